@@ -1,0 +1,177 @@
+"""The numbers behind a verdict: interval, p-value, sign-flip test, Holm's adjustment, seeds needed.
+
+The mean over S seeds of a paired difference errs for two reasons: other seeds, and other test examples. The
+interval comes from a bootstrap crossed over both, in three steps.
+
+1. Examples: resample the test set, the same draw for all seeds and methods (`bootstrap.resample`). The
+   variance of the seeds' mean difference over resamples, less what is each seed's own (found from the
+   variances of the single seeds), is `shared`: the error that more seeds cannot remove.
+2. Seeds: the bootstrap variance of a mean over seeds has a closed form, sd^2 (S - 1) / S^2; with the
+   small-sample factor S / (S - 1) it is `own` = sd^2 / S. The examples' error that differs from seed to seed
+   is in it too, and it is kept above the 10 % point of what that error alone would give, as three seeds may
+   agree by luck.
+3. The interval is mean -+ t sqrt(own + shared), with (S - 1) (own + shared) / own degrees of freedom: a t
+   distribution on S - 1 where seeds decide, the normal one where examples do. For two seeds it is 1 always.
+
+The p-value is the level at which that interval just touches 0, so the two always agree.
+
+@@MEASURED@@
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from mixwell.errors import OptionError
+
+POWER = 0.8
+_FLOOR = 0.10
+_MOST_SEEDS = 1000
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A mean with its interval, and the p-value that belongs to it.
+
+    Attributes:
+        mean: mean over seeds.
+        lo: lower end; NaN if nothing is known.
+        hi: upper end.
+        p: two-sided p-value for "no difference", below 1 - level exactly when the interval leaves 0 out.
+        df: degrees of freedom of the t distribution.
+        own: variance of the mean that more seeds would reduce.
+        shared: variance of the mean that only more test examples would reduce.
+    """
+
+    mean: float
+    lo: float
+    hi: float
+    p: float
+    df: float
+    own: float
+    shared: float
+
+
+def holm(ps: Sequence[float]) -> list[float]:
+    """Holm's adjusted p-values, in the order given: valid however the tests depend on each other."""
+    p = np.asarray(ps, dtype=np.float64)
+    order = np.argsort(p, kind="stable")
+    stepped = np.maximum.accumulate(p[order] * np.arange(len(p), 0, -1)) if len(p) else p
+    out = np.empty_like(p)
+    out[order] = np.minimum(stepped, 1.0)
+    return [float(v) for v in out]
+
+
+def smallest_sign_flip_p(n: int) -> float:
+    """The smallest p-value a two-sided sign-flip test of n pairs can give: 0.0625 for 5, 0.031 for 6."""
+    return min(1.0, 2.0 ** (1 - n))
+
+
+def sign_flip_test(diffs: ArrayLike, rng: np.random.Generator | None = None, draws: int = 20_000) -> float:
+    """Two-sided paired permutation test of mean 0: the share of sign patterns with a mean as far from 0.
+
+    Exact up to 14 pairs; above, (hits + 1) / (draws + 1) over random patterns.
+    """
+    d = np.asarray(diffs, dtype=np.float64)
+    n = len(d)
+    if n == 0:
+        raise OptionError("a sign-flip test needs at least one pair of seeds, got none")
+    if n <= 14:
+        signs = 1.0 - 2.0 * ((np.arange(2**n)[:, None] >> np.arange(n)) & 1)
+        extra = 0
+    else:
+        rng = np.random.default_rng(0) if rng is None else rng
+        signs = 1.0 - 2.0 * rng.integers(0, 2, size=(draws, n))
+        extra = 1
+    far = np.abs(signs @ d) >= abs(d.sum()) - 1e-12 * np.abs(d).sum()
+    return float((far.sum() + extra) / (len(signs) + extra))
+
+
+def _degrees(seeds: int, own: float, shared: float) -> float:
+    return 1.0 if seeds == 2 else (seeds - 1) * (own + shared) / max(own, 1e-300)
+
+
+def interval(
+    diffs: ArrayLike, resampled: NDArray[Any] | None, examples: int, level: float = 0.95
+) -> Interval:
+    """The interval of the module's top, from differences per seed.
+
+    Args:
+        diffs: (S,) differences, one per seed.
+        resampled: (S, R) the same differences on R resamples of the test examples, the same resample for all
+            seeds in a column; None for a number that has no examples (seconds per step).
+        examples: test examples that were resampled.
+        level: share of intervals that shall cover.
+
+    With one seed the interval is for the two trained models at hand: seeds cannot be judged from one.
+    """
+    from scipy import stats
+
+    d = np.asarray(diffs, dtype=np.float64)
+    s, mean = len(d), float(d.mean())
+    if s == 1 and (resampled is None or examples < 2):
+        return Interval(mean, np.nan, np.nan, 1.0, np.nan, np.nan, np.nan)
+    own = float(d.var(ddof=1) / s) if s > 1 else 0.0
+    shared = 0.0
+    if resampled is not None and examples > 1:
+        unbiased = examples / (examples - 1)
+        joint = float(resampled.mean(axis=0).var(ddof=1)) * unbiased
+        single = float(resampled.var(axis=1, ddof=1).mean()) * unbiased
+        # single = (common + own) and joint = common + own / S, for the parts common to seeds and their own.
+        noise = max(0.0, (single - joint) / (s - 1)) if s > 1 else 0.0
+        shared = max(0.0, joint - noise)
+        if s > 1:
+            own = max(own, noise * float(stats.chi2.ppf(_FLOOR, s - 1)) / (s - 1))
+    df = np.inf if s == 1 else _degrees(s, own, shared)
+    error = np.sqrt(own + shared)
+    half = float(stats.t.ppf(0.5 + level / 2, df) * error)
+    if error > 0:
+        p = float(2 * stats.t.sf(abs(mean) / error, df))
+    else:
+        p = 1.0 if mean == 0 else 0.0
+    return Interval(mean, mean - half, mean + half, p, float(df), own, shared)
+
+
+def seeds_needed(
+    mean: float, own: float, shared: float, seeds: int, level: float = 0.95, power: float = POWER
+) -> int | None:
+    """How many seeds in all would find a true difference of `mean` with the given power.
+
+    Args:
+        mean: the difference to be found, usually the one seen (a rough guess, as it is itself uncertain).
+        own: variance of the mean at `seeds` seeds that more seeds reduce (`Interval.own`).
+        shared: variance that they do not reduce (`Interval.shared`).
+        seeds: the seeds at which `own` was found, at least 2.
+        level: 1 - the p-value to be reached.
+        power: probability of reaching it.
+
+    Returns:
+        A number from 3 to 1,000, or None if none of these would do: a larger test set is needed.
+    """
+    from scipy import stats
+
+    if seeds < 2 or mean == 0 or not np.isfinite(own + shared):
+        return None
+
+    def found(n: int) -> bool:
+        o = own * seeds / n
+        df, error = _degrees(n, o, shared), np.sqrt(o + shared)
+        if error == 0:
+            return True
+        t, shift = stats.t.ppf(0.5 + level / 2, df), abs(mean) / error
+        if df > 200 or shift > 30:  # where scipy's non-central t is slow or fails, the normal one is as good
+            return bool(stats.norm.sf(t - shift) >= power)
+        return bool(stats.nct.sf(t, df, shift) >= power)
+
+    lo, hi = 2, _MOST_SEEDS
+    if not found(hi):
+        return None
+    while hi - lo > 1:
+        mid = (lo + hi) // 2
+        lo, hi = (lo, mid) if found(mid) else (mid, hi)
+    return hi

@@ -1,0 +1,311 @@
+"""Finding the text, pair and label columns, and making the text of a record."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..errors import DataError, OptionError, nearest
+from .readers import Record, Rows
+from .relations import relation_text
+
+TASKS = ("single_label", "multi_label", "regression")
+
+# In order of preference; the first name that the source has is taken. Names are compared without case.
+PAIR_NAMES = (
+    ("text", "text_pair"),
+    ("sentence1", "sentence2"),
+    ("sentence_1", "sentence_2"),
+    ("sentence_a", "sentence_b"),
+    ("question1", "question2"),
+    ("text1", "text2"),
+    ("text_1", "text_2"),
+    ("text_a", "text_b"),
+    ("premise", "hypothesis"),
+    ("question", "sentence"),
+    ("question", "passage"),
+    ("query", "passage"),
+)
+TEXT_NAMES = (
+    "text",
+    "sentence",
+    "sentence1",
+    "question",
+    "review",
+    "message",
+    "content",
+    "comment",
+    "tweet",
+    "utterance",
+    "query",
+    "document",
+    "body",
+    "input",
+    "prompt",
+    "description",
+    "headline",
+    "title",
+    "article",
+    "abstract",
+    "post",
+    "sms",
+    "phrase",
+    "texts",
+    "sentences",
+)
+LABEL_NAMES = (
+    "label",
+    "labels",
+    "class",
+    "category",
+    "intent",
+    "target",
+    "sentiment",
+    "topic",
+    "emotion",
+    "relation",
+    "gold_label",
+    "label_text",
+    "tag",
+    "tags",
+    "genre",
+    "classes",
+    "categories",
+    "score",
+    "rating",
+    "stars",
+    "y",
+    "answer",
+    "output",
+)
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Which column plays which part.
+
+    Attributes:
+        text: the text column; `tokens` for relation records.
+        text_pair: the second text of sentence pairs, or None.
+        label: the label column, or None when none is wanted.
+        entities: the head and tail columns of relation records, or None.
+        notes: what was found rather than named.
+    """
+
+    text: str
+    text_pair: str | None = None
+    label: str | None = None
+    entities: tuple[str, str] | None = None
+    notes: tuple[str, ...] = field(default=(), compare=False)
+
+    @property
+    def needed(self) -> list[str]:
+        """The columns that must be read."""
+        names = [self.text, self.text_pair, *(self.entities or ()), self.label]
+        return [name for name in names if name is not None]
+
+    def parts(self) -> dict[str, str]:
+        """The columns by part, for reports."""
+        found = {"text": self.text, "text_pair": self.text_pair, "label": self.label}
+        if self.entities:
+            found |= {"head": self.entities[0], "tail": self.entities[1]}
+        return {part: name for part, name in found.items() if name is not None}
+
+    def texts(self, record: Record) -> tuple[str | None, str | None]:
+        """The text and the pair text of a record; None where it is missing, empty or NaN.
+
+        Raises:
+            ValueError: the value cannot be a text; the message says why, not where.
+        """
+        if self.entities:
+            head, tail = (record.get(name) for name in self.entities)
+            return relation_text(record.get(self.text), head, tail), None
+        pair = None if self.text_pair is None else as_text(record.get(self.text_pair), self.text_pair)
+        return as_text(record.get(self.text), self.text), pair
+
+
+def as_text(value: Any, column: str) -> str | None:
+    """A cell as text; None when it is missing: null, NaN (also spelt out), empty or blanks only."""
+    if isinstance(value, str):
+        if "\0" in value:
+            raise ValueError(f"column {column!r} has a NUL character; remove it")
+        return None if value in ("nan", "NaN") or not value.strip() else value
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return None
+    if isinstance(value, (int, float)):
+        return str(value)
+    raise ValueError(f"column {column!r} holds a {type(value).__name__}, expected a text; name the text column")
+
+
+def find_columns(
+    rows: Rows,
+    *,
+    text: str | None = None,
+    text_pair: str | None = None,
+    label: str | None = None,
+    task: str | None = None,
+    want_label: bool = True,
+) -> Columns:
+    """Settle which columns hold text, pair and label.
+
+    A column that is named must exist. The others are found by well-known names (`TEXT_NAMES`, `PAIR_NAMES`,
+    `LABEL_NAMES`), else by the values of the first rows when only one column can be meant. A pair is looked
+    for only when the text column is not named.
+
+    Raises:
+        DataError: a named column is missing, or the choice is not clear.
+    """
+    names = rows.columns
+    for part, name in (("text", text), ("text_pair", text_pair), ("label", label)):
+        if name is not None and name not in names:
+            raise DataError(
+                f"{rows.name}: no column {name!r} for {part}{nearest(name, names)}; its columns are {_listed(names)}"
+            )
+    named = [name for name in (text, text_pair, label) if name is not None]
+    if len(set(named)) < len(named):
+        raise OptionError(f"text, text_pair and label must be different columns, got {', '.join(named)}")
+    head = rows.head()
+    if not head:
+        raise DataError(f"{rows.name}: no rows, only a header; add data rows")
+    notes: list[str] = []
+    entities = None
+    if text is None and text_pair is None and (relation := _relation_columns(names, head)):
+        text, *both = relation
+        entities = (both[0], both[1])
+        notes.append("relation records: text made of the tokens with the entities marked")
+    folded = {name.casefold(): name for name in reversed(names)}
+    if text is None and text_pair is None:
+        free = {key: name for key, name in folded.items() if name != label}
+        for first, second in PAIR_NAMES:
+            if first in free and second in free:
+                text, text_pair = free[first], free[second]
+                break
+    if text is None:
+        taken = (label, text_pair)
+        text = next((folded[key] for key in TEXT_NAMES if key in folded and folded[key] not in taken), None)
+    if text is None and not want_label and len(names) == 1:
+        text = names[0]
+    used = {text, text_pair, *(entities or ())}
+    if want_label and label is None:
+        label = next((folded[key] for key in LABEL_NAMES if key in folded and folded[key] not in used), None)
+    if text is None:
+        taken = (label, text_pair)
+        text = _only(rows, "text", [name for name in names if name not in taken and _is_prose(head, name)])
+    if want_label and label is None:
+        used = {text, text_pair, *(entities or ())}
+        fit = [name for name in names if name not in used and _is_label(head, name, task)]
+        label = _only(rows, "label", fit)
+    found = Columns(text, text_pair, label if want_label else None, entities)
+    chosen = [f"{part} = {name!r}" for part, name in found.parts().items() if name not in named]
+    if chosen:
+        notes.insert(0, f"columns found: {', '.join(chosen)}")
+    return Columns(found.text, found.text_pair, found.label, entities, tuple(notes))
+
+
+def check_columns(rows: Rows, columns: Columns) -> None:
+    """Raise a `DataError` unless a further file has the columns that the first one has."""
+    for name in columns.needed:
+        if name not in rows.columns:
+            raise DataError(
+                f"{rows.name}: no column {name!r}, which the train data have{nearest(name, rows.columns)}; "
+                f"its columns are {_listed(rows.columns)}"
+            )
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = ", ".join(repr(name) for name in names[:20])
+    return shown + (f" and {len(names) - 20} more" if len(names) > 20 else "")
+
+
+def _only(rows: Rows, part: str, fit: list[str]) -> str:
+    if len(fit) == 1:
+        return fit[0]
+    why = f"{_listed(fit)} could be it" if fit else "none looks like it"
+    header = "" if rows.typed else "; the first line is read as the header"
+    raise DataError(
+        f"{rows.name}: cannot tell the {part} column among {_listed(rows.columns)} ({why}{header}); name "
+        f"it with {part}="
+    )
+
+
+def _relation_columns(names: list[str], head: list[Record]) -> tuple[str, str, str] | None:
+    for first, second in (("head", "tail"), ("h", "t")):
+        if {"tokens", first, second} <= set(names) and isinstance(head[0].get("tokens"), list):
+            return "tokens", first, second
+    return None
+
+
+def _values(head: list[Record], name: str) -> list[Any]:
+    values = [record.get(name) for record in head]
+    return [value for value in values if value is not None and value != ""]
+
+
+def _is_prose(head: list[Record], name: str) -> bool:
+    """Whether a column looks like running text: strings, at least half of them of two words or more."""
+    values = _values(head, name)
+    if not values or not all(isinstance(value, str) for value in values):
+        return False
+    return sum(len(value.split()) > 1 for value in values) * 2 >= len(values)
+
+
+def _is_label(head: list[Record], name: str, task: str | None) -> bool:
+    """Whether a column looks like labels: values that repeat, numbers for regression, or lists."""
+    values = _values(head, name)
+    if not values or any(isinstance(value, dict) for value in values):
+        return False
+    if task == "regression":
+        return all(
+            _NUMBER.fullmatch(value.strip()) if isinstance(value, str) else isinstance(value, (int, float))
+            for value in values
+        )
+    if any(isinstance(value, list) for value in values):
+        return all(isinstance(value, list) for value in values)
+    return len({str(value) for value in values}) < len(values)
+
+
+class TextReader:
+    """Takes the texts of the rows of one source and keeps count of those that are missing."""
+
+    def __init__(self, rows: Rows, columns: Columns) -> None:
+        self.rows = rows
+        self.columns = columns
+        self._missing: dict[str, tuple[list[int], int]] = {}
+
+    def take(self, record: Record, row: int) -> tuple[str, str | None] | None:
+        """The text and pair of a record, or None when one is missing (`check` then raises).
+
+        Raises:
+            DataError: a value that is no text.
+        """
+        try:
+            text, pair = self.columns.texts(record)
+        except ValueError as error:
+            raise DataError(f"{self.rows.name}: row {row}: {error}") from error
+        if text is None:
+            self._note(self.columns.text, row)
+        if pair is None and self.columns.text_pair is not None:
+            self._note(self.columns.text_pair, row)
+            return None
+        return None if text is None else (text, pair)
+
+    def _note(self, column: str, row: int) -> None:
+        shown, count = self._missing.get(column, ([], 0))
+        self._missing[column] = ([*shown, row] if len(shown) < 5 else shown, count + 1)
+
+    def check(self) -> None:
+        """Raise a `DataError` that names the rows without text, if there are any."""
+        for column, (shown, count) in self._missing.items():
+            raise DataError(
+                f"{self.rows.name}: column {column!r} is empty or NaN in {rows_listed(shown, count)}; "
+                "fill these rows in or remove them"
+            )
+
+
+def rows_listed(rows: list[int], count: int) -> str:
+    """`row 3`, or `rows 3, 8, 9 and 4 more`, for messages."""
+    more = f" and {count - len(rows)} more" if count > len(rows) else ""
+    return f"row{'s' if count > 1 else ''} {', '.join(map(str, rows))}{more}"

@@ -1,0 +1,305 @@
+"""`load`: from a file, folder, saved data set or hub id to `TextData`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from ..errors import DataError, OptionError, nearest
+from .columns import TASKS, Columns, TextReader, check_columns, find_columns, rows_listed
+from .labels import Encoded, LabelCollector
+from .readers import DatasetRows, Rows, open_rows
+from .sources import Source, open_source
+from .splits import (
+    SPLITS,
+    TEST_FRACTION,
+    VALIDATION_FRACTION,
+    KeyMaker,
+    RowKeys,
+    check_classes,
+    check_fraction,
+    check_seed,
+    cut,
+    keep_labels_in_train,
+    leaked,
+    multi_hot,
+    strata,
+)
+from .textdata import TextData, class_members, fingerprint, make_text_data, read_splits
+
+_BATCH = 1000
+
+
+def load(
+    source: str | os.PathLike[str],
+    *,
+    text: str | None = None,
+    text_pair: str | None = None,
+    label: str | None = None,
+    task: str | None = None,
+    split_seed: int = 0,
+    validation: str | os.PathLike[str] | float | None = None,
+    test: str | os.PathLike[str] | float | None = None,
+    splits_file: str | os.PathLike[str] | None = None,
+    drop_leaks: bool = False,
+) -> TextData:
+    """Load labelled texts and split them.
+
+    Sources: a CSV, TSV or JSON-lines file (each also `.gz`), a Parquet file; a folder with such files named
+        train,
+    validation (or dev, val, valid) and test; a folder written by `datasets.save_to_disk`; a hub id
+    `owner/name` or `owner/name:config`.
+
+    Columns that are not named are found by well-known names, else by their values (see `find_columns`).
+    Records with `tokens`, `head` and `tail` become texts with entity markers (see `relation_text`).
+
+    Splits that the source lacks are cut from train, stratified by label: 10 % validation and 20 % test of
+    train's rows. A folder with train and test thus has validation cut from train; one with train and
+    validation has test cut from train. The cut depends on the texts and `split_seed` only, not on the order
+    of the rows.
+
+    Labels may be texts, whole numbers or booleans. Lists (in CSV: cells that are all JSON lists) make a
+    multi-label task; with `task="multi_label"` cells such as `a|b` or `a;b` do too. Floats need
+    `task="regression"`.
+
+    Args:
+        source: the data.
+        text: the text column.
+        text_pair: the column of the second text.
+        label: the label column.
+        task: `single_label`, `multi_label` or `regression`; None to tell by the labels.
+        split_seed: decides the cut.
+        validation: a file of validation data, or the share of train to cut for it.
+        test: a file of test data, or the share of train to cut for it.
+        splits_file: a file of `TextData.save_splits`, to have those splits again.
+        drop_leaks: remove rows from train whose text is also in validation or test.
+
+    Raises:
+        DataError: the data cannot be used; the message names file, row and column.
+        OptionError: an argument cannot be used.
+    """
+    if task is not None and task not in TASKS:
+        raise OptionError(f"task must be one of {', '.join(TASKS)}, got {task!r}{nearest(str(task), TASKS)}")
+    check_seed(split_seed, "split_seed")
+    fractions = {
+        name: check_fraction(value, name, whole=False)
+        for name, value in (("test", test), ("validation", validation))
+        if value is not None and not isinstance(value, (str, os.PathLike))
+    }
+    opened = open_source(source)
+    for name, value in (("validation", validation), ("test", test)):
+        if isinstance(value, (str, os.PathLike)):
+            rows = open_rows(Path(value).expanduser())
+            opened.splits[name] = [rows]
+            opened.notes += [*rows.notes, f"{name} data from {rows.name}"]
+    columns = find_columns(opened.splits["train"][0], text=text, text_pair=text_pair, label=label, task=task)
+    tables, keys, encoded = _read(opened, columns, task)
+    for name in fractions:
+        if name in tables:
+            raise OptionError(f"{name}={fractions[name]}: {opened.name} has {name} data of its own; leave {name} out")
+        if splits_file is not None:
+            raise OptionError(f"{name}={fractions[name]} does not go with splits_file, which already has the splits")
+    data = TextData(
+        splits=tables,
+        task=encoded.task,
+        labels=encoded.labels,
+        fingerprint="",
+        source=opened.name,
+        columns=columns.parts(),
+        notes=[*opened.notes, *columns.notes],
+        leaks={},
+        source_fingerprint=fingerprint(encoded.task, encoded.labels, tables, keys),
+        _keys=keys,
+    )
+    whole, all_keys = _joined(tables, keys)
+    if splits_file is not None:
+        ids = {row: at for at, row in enumerate(whole["row_id"].to_pylist())}
+        parts = read_splits(Path(splits_file), data.source_fingerprint, ids)
+        data.notes.append(f"splits from {splits_file}")
+    else:
+        parts = _parts(data, fractions, split_seed)
+    _check_seen(data, whole, parts)
+    if drop_leaks:
+        _drop_leaks(data, whole, all_keys, parts)
+    return make_text_data(
+        {name: _take(whole, rows) for name, rows in parts.items()},
+        {name: all_keys.take(rows) for name, rows in parts.items()},
+        data,
+    )
+
+
+def _read(opened: Source, columns: Columns, task: str | None) -> tuple[dict[str, Any], dict[str, RowKeys], Encoded]:
+    """Read all source splits: tables with row_id, text, text_pair and label, and the rows' keys."""
+    assert columns.label is not None
+    labels = LabelCollector(columns.label, task)
+    tables: dict[str, Any] = {}
+    keys: dict[str, RowKeys] = {}
+    for split in SPLITS:
+        if split not in opened.splits:
+            continue
+        for rows in opened.splits[split]:
+            check_columns(rows, columns)
+        read = _read_split(split, opened.splits[split], columns, labels)
+        if read is None:
+            opened.notes.append(f"{split} split left out: none of its rows has a label")
+        else:
+            tables[split], keys[split] = read
+    rows_in_train = tables["train"].num_rows
+    if rows_in_train < 2:
+        raise DataError(f"{opened.splits['train'][0].name}: only {rows_in_train} row; training needs more")
+    encoded = labels.finish()
+    for split in tables:
+        tables[split] = tables[split].append_column("label", encoded.arrays[split])
+    if encoded.task == "regression":
+        target = tables["train"]["label"].to_numpy()
+        if (target == target[0]).all():
+            name = opened.splits["train"][0].name
+            raise DataError(f"{name}: column {columns.label!r} is {target[0]:g} in all rows; there is nothing to learn")
+    return tables, keys, encoded
+
+
+def _read_split(split: str, group: list[Rows], columns: Columns, labels: LabelCollector) -> tuple[Any, RowKeys] | None:
+    """One split as a table; its labels go to `labels`. None when it has none at all (hub test sets)."""
+    import pyarrow as pa
+
+    fields = [("row_id", pa.string()), ("text", pa.large_string())]
+    if columns.text_pair is not None:
+        fields.append(("text_pair", pa.large_string()))
+    schema = pa.schema(fields)
+    label_name = labels.column
+    maker = KeyMaker()
+    batches = []
+    before = 0
+    for rows in group:
+        reader = TextReader(rows, columns)
+        unlabelled: list[int] = []
+        missing = row = 0
+        for records in rows.batches(_BATCH, columns.needed):
+            made: dict[str, list[str]] = {name: [] for name in schema.names}
+            for record in records:
+                row += 1
+                texts = reader.take(record, row)
+                if not labels.add(split, rows, row, record.get(label_name)):
+                    missing += 1
+                    if len(unlabelled) < 5:
+                        unlabelled.append(row)
+                if texts is None:
+                    continue
+                try:
+                    maker.add(*texts)
+                except UnicodeEncodeError:
+                    raise DataError(f"{rows.name}: row {row}: not valid text (a lone surrogate); mend it") from None
+                made["row_id"].append(f"{split}:{before + row}")
+                made["text"].append(texts[0])
+                if texts[1] is not None:
+                    made["text_pair"].append(texts[1])
+            batches.append(pa.record_batch([pa.array(made[f.name], f.type) for f in schema], schema=schema))
+        if not row:
+            raise DataError(f"{rows.name}: no rows; add data rows or remove the {split} data")
+        reader.check()
+        if missing == row and split != "train" and isinstance(rows, DatasetRows):
+            return None
+        if missing:
+            raise DataError(
+                f"{rows.name}: column {label_name!r} has no label in {rows_listed(unlabelled, missing)}; "
+                "fill these rows in or remove them"
+            )
+        before += row
+    return pa.Table.from_batches(batches, schema), maker.finish()
+
+
+def _joined(tables: dict[str, Any], keys: dict[str, RowKeys]) -> tuple[Any, RowKeys]:
+    import numpy as np
+    import pyarrow as pa
+
+    exact = np.concatenate([keys[name].exact for name in tables])
+    return pa.concat_tables(tables.values()), RowKeys(exact, np.concatenate([keys[name].folded for name in tables]))
+
+
+def _parts(data: TextData, fractions: dict[str, float], seed: int) -> dict[str, Any]:
+    """Row numbers (in the joined table) of each split; what the source lacks is cut from train."""
+    import numpy as np
+
+    defaults = {"test": TEST_FRACTION, "validation": VALIDATION_FRACTION}
+    wanted = {name: fractions.get(name, share) for name, share in defaults.items() if name not in data.splits}
+    if sum(wanted.values()) >= 1:
+        raise OptionError(f"validation and test together take {sum(wanted.values()):g} of train; keep it below 1")
+    parts: dict[str, Any] = {}
+    start = 0
+    for name, table in data.splits.items():
+        parts[name] = np.arange(start, start + table.num_rows)
+        start += table.num_rows
+    if not wanted:
+        return parts
+    train, keys = data.splits["train"], data._keys["train"]
+    stratum = strata(data.task, train["label"])
+    single = data.task == "single_label"
+    if single:
+        check_classes(data.source, data.columns["label"], stratum, data.labels, list(wanted))
+    found = cut(keys, stratum, wanted, seed, each=single)
+    if data.task == "multi_label":
+        moved = keep_labels_in_train(found, multi_hot(train["label"]), keys, seed)
+        if moved:
+            shown = ", ".join(data.labels[at] for at in moved[:5]) + (" ..." if len(moved) > 5 else "")
+            data.notes.append(f"rare labels kept in train: {len(moved)} ({shown})")
+    for name in (*wanted, "train"):
+        if not len(found[name]):
+            raise DataError(
+                f"{data.source}: {train.num_rows} rows are too few to cut {' and '.join(wanted)} from; add rows"
+            )
+    shown = " and ".join(f"{name} ({len(found[name])} rows)" for name in wanted)
+    way = "at random" if data.task == "regression" else "by label"
+    data.notes.append(f"cut from train {way}, seed {seed}: {shown}")
+    return {**parts, **found}
+
+
+def _take(whole: Any, rows: Any) -> Any:
+    """Rows of a table; a run of neighbours is not copied."""
+    if len(rows) and rows[-1] - rows[0] + 1 == len(rows) and (rows[1:] > rows[:-1]).all():
+        return whole.slice(int(rows[0]), len(rows))
+    return whole.take(rows)
+
+
+def _check_seen(data: TextData, whole: Any, parts: dict[str, Any]) -> None:
+    """Raise a `DataError` for a label of validation or test that train does not have."""
+    if data.task == "regression":
+        return
+    label = whole["label"]
+    members = {
+        name: class_members(data.task, label.take(rows), len(data.labels))[: len(data.labels)]
+        for name, rows in parts.items()
+    }
+    for name in ("validation", "test"):
+        strange = [at for at in range(len(data.labels)) if len(members[name][at]) and not len(members["train"][at])]
+        if strange:
+            at = strange[0]
+            row = whole["row_id"][int(parts[name][members[name][at][0]])].as_py()
+            more = f" (nor are {len(strange) - 1} more labels)" if strange[1:] else ""
+            raise DataError(
+                f"{data.source}: row {row}, column {data.columns['label']!r}: label {data.labels[at]!r} of "
+                f"{name} is not in train{more}; add train rows with it, or mend or remove the {name} rows"
+            )
+
+
+def _drop_leaks(data: TextData, whole: Any, keys: RowKeys, parts: dict[str, Any]) -> None:
+    """Remove the train rows whose text is in validation or test."""
+    train = keys.take(parts["train"])
+    drop = leaked(train, keys.take(parts["validation"]))[0] | leaked(train, keys.take(parts["test"]))[0]
+    if not drop.any():
+        return
+    kept = parts["train"][~drop]
+    if not len(kept):
+        raise DataError(f"{data.source}: all train rows are also in validation or test; nothing is left to train on")
+    if data.task != "regression":
+        size = len(data.labels)
+        label = whole["label"]
+        was, now = (class_members(data.task, label.take(rows), size) for rows in (parts["train"], kept))
+        gone = [data.labels[at] for at in range(size) if len(was[at]) and not len(now[at])]
+        if gone:
+            raise DataError(
+                f"{data.source}: drop_leaks would remove every train row of label {gone[0]!r}; add rows of "
+                "it or load without drop_leaks"
+            )
+    parts["train"] = kept
+    data.notes.append(f"dropped {int(drop.sum())} train rows whose text is also in validation or test")

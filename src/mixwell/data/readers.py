@@ -1,0 +1,320 @@
+"""Row sources: one class a format, all giving batches of records so that no file is held as a whole."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import itertools
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, TextIO
+
+from ..errors import DataError
+from .encoding import check_file, detect, explained, one_line, open_text
+
+Record = dict[str, Any]
+
+DELIMITERS = {",": "comma", "\t": "tab", ";": "semicolon", "|": "bar"}
+_SAMPLE = 200
+_LONGEST_FIELD = 2**31 - 1  # the largest the csv module takes where a C long has 32 bits
+
+
+class Rows:
+    """Rows of one file or table, read in batches.
+
+    Attributes:
+        name: what error messages call the source.
+        columns: the column names (for JSON lines: those of the first rows).
+        typed: False when every value is a string (CSV, TSV, plain text).
+        class_names: for columns of class numbers, the name of each number.
+        notes: what the user should be told about how the source was read.
+    """
+
+    def __init__(self, name: str, *, typed: bool) -> None:
+        self.name = name
+        self.typed = typed
+        self.columns: list[str] = []
+        self.class_names: dict[str, list[str]] = {}
+        self.notes: list[str] = []
+
+    def batches(self, size: int, columns: list[str] | None = None) -> Iterator[list[Record]]:
+        """Yield the rows in order, `size` at a time.
+
+        Args:
+            size: rows in a batch (the last may have fewer).
+            columns: the columns wanted, where leaving out the others saves work; None for all.
+        """
+        raise NotImplementedError
+
+    def head(self) -> list[Record]:
+        """The first rows, to tell the types of columns."""
+        return next(self.batches(_SAMPLE), [])
+
+
+def _chunks(records: Iterator[Record], size: int) -> Iterator[list[Record]]:
+    while batch := list(itertools.islice(records, size)):
+        yield batch
+
+
+class CsvRows(Rows):
+    """CSV or TSV with a header line, plain or gzip.
+
+    The delimiter is one of `,` tab `;` `|`: the one that cuts the header in two or more and fits the first
+    rows best. Quotes follow RFC 4180. In tab-separated files quotes are taken as plain characters when that
+    gives every line as many fields as the header and reading them as quotes would fail or swallow lines (the
+    GLUE files).
+    """
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(str(path), typed=False)
+        self.path = path
+        self.form = detect(path)
+        if self.form.note:
+            self.notes.append(self.form.note)
+        csv.field_size_limit(max(csv.field_size_limit(), _LONGEST_FIELD))
+        self.quoted = True
+        self.delimiter = self._find_delimiter()
+        if self.delimiter == "\t" and self._quotes_are_plain():
+            self.quoted = False
+            self.notes.append(f"{path.name}: quotes read as plain characters")
+        if self.delimiter != ("\t" if _is_tsv(path) else ","):
+            self.notes.append(f"{path.name}: fields separated by {DELIMITERS[self.delimiter]}")
+        with open_text(path, self.form) as stream:
+            _, header = next(self._lines(stream), (1, []))
+        # Spreadsheets and pandas leave the heading of an index column empty.
+        self.columns = [name.strip() or f"column_{at}" for at, name in enumerate(header, 1)]
+        if len(set(self.columns)) < len(self.columns):
+            twice = next(name for name in self.columns if self.columns.count(name) > 1)
+            raise DataError(f"{path}: the header has column {twice!r} more than once; rename one of them")
+
+    def _reader(self, stream: TextIO, delimiter: str, quoted: bool, strict: bool = True) -> Any:
+        quoting = csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
+        quotechar = '"' if quoted else None
+        return csv.reader(stream, delimiter=delimiter, quoting=quoting, quotechar=quotechar, strict=strict)  # type: ignore[arg-type]
+
+    def _find_delimiter(self) -> str:
+        order = sorted(DELIMITERS, key=lambda mark: mark != "\t") if _is_tsv(self.path) else list(DELIMITERS)
+        best, best_fit = order[0], -1.0
+        for mark in order:
+            counts: list[int] = []
+            with open_text(self.path, self.form) as stream, contextlib.suppress(csv.Error):
+                for fields in itertools.islice(self._reader(stream, mark, True, strict=False), _SAMPLE):
+                    if fields:
+                        counts.append(len(fields))
+            if not counts or counts[0] < 2:
+                continue
+            fit = sum(count == counts[0] for count in counts) / len(counts)
+            if fit > best_fit:
+                best, best_fit = mark, fit
+        return best
+
+    def _quotes_are_plain(self) -> bool:
+        def rows(quoted: bool) -> int:
+            """Rows read this way, or -1 when they do not fit the header."""
+            count, width = 0, None
+            with open_text(self.path, self.form) as stream:
+                try:
+                    for fields in self._reader(stream, "\t", quoted):
+                        if fields:
+                            width = width or len(fields)
+                            if len(fields) != width:
+                                return -1
+                            count += 1
+                except csv.Error:
+                    return -1
+            return count
+
+        plain = rows(False)
+        return plain >= 0 and rows(True) != plain
+
+    def _lines(self, stream: TextIO) -> Iterator[tuple[int, list[str]]]:
+        """Yield (first line number, fields) of every row that is not blank, the header included."""
+        reader = self._reader(stream, self.delimiter, self.quoted)
+        row, line = 0, 1
+        while True:
+            try:
+                fields = next(reader)
+            except StopIteration:
+                return
+            except csv.Error as error:
+                which = f"row {row} (line {line})" if row else f"the header (line {line})"
+                if "larger than" in str(error):
+                    raise DataError(f"{self.path}: {which} has a field over {_LONGEST_FIELD} characters") from error
+                reason = "text after a closing quote" if "expected after" in str(error) else "a quote is not closed"
+                advice = "close the quote, or double a quote that belongs to the text"
+                raise DataError(f"{self.path}: {which} is badly quoted ({reason}); {advice}") from error
+            if fields:
+                yield line, fields
+                row += 1
+            line = reader.line_num + 1
+
+    def batches(self, size: int, columns: list[str] | None = None) -> Iterator[list[Record]]:
+        """See `Rows.batches`. A row with too few or too many fields raises a `DataError`."""
+        with open_text(self.path, self.form) as stream:
+            yield from _chunks(self._records(stream), size)
+
+    def _records(self, stream: TextIO) -> Iterator[Record]:
+        width = len(self.columns)
+        for row, (line, fields) in enumerate(itertools.islice(self._lines(stream), 1, None), 1):
+            if len(fields) != width:
+                raise DataError(
+                    f"{self.path}: row {row} (line {line}) has {len(fields)} fields, expected {width} as "
+                    f"in the header; quote a text with a {DELIMITERS[self.delimiter]} or a line break in it"
+                )
+            yield dict(zip(self.columns, fields))
+
+
+def _is_tsv(path: Path) -> bool:
+    return path.name.casefold().removesuffix(".gz").endswith((".tsv", ".tab"))
+
+
+class JsonRows(Rows):
+    """JSON lines: one object a line, plain or gzip; blank lines are passed over."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(str(path), typed=True)
+        self.path = path
+        self.form = detect(path)
+        if self.form.note:
+            self.notes.append(self.form.note)
+        self.columns = list(dict.fromkeys(key for record in self.head() for key in record))
+
+    def batches(self, size: int, columns: list[str] | None = None) -> Iterator[list[Record]]:
+        """See `Rows.batches`. A line that is not a JSON object raises a `DataError`."""
+        with open_text(self.path, self.form, newline=None) as stream:
+            yield from _chunks(self._records(stream), size)
+
+    def _records(self, stream: TextIO) -> Iterator[Record]:
+        for number, line in enumerate(stream, 1):
+            if not line.strip():
+                continue
+            try:
+                record = json.loads(line)
+            except (ValueError, RecursionError) as error:
+                if number == 1 and line.lstrip().startswith("["):
+                    record = []
+                else:
+                    where = f"column {error.colno}: " if isinstance(error, json.JSONDecodeError) else ""
+                    reason = where + str(getattr(error, "msg", error))
+                    raise DataError(f"{self.path}: line {number} is not valid JSON ({reason}); mend it") from error
+            if not isinstance(record, dict):
+                what = "a JSON array" if isinstance(record, list) else f"{type(record).__name__} {record!r:.40}"
+                raise DataError(
+                    f"{self.path}: line {number} is {what}, expected an object; write one {{...}} a line (JSON lines)"
+                )
+            yield record
+
+
+class LineRows(Rows):
+    """Plain text: each line is the value of the one column `text`."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(str(path), typed=False)
+        self.path = path
+        self.form = detect(path)
+        if self.form.note:
+            self.notes.append(self.form.note)
+        self.columns = ["text"]
+
+    def batches(self, size: int, columns: list[str] | None = None) -> Iterator[list[Record]]:
+        """See `Rows.batches`."""
+        with open_text(self.path, self.form, newline=None) as stream:
+            yield from _chunks(({"text": line.rstrip("\n")} for line in stream), size)
+
+
+class ParquetRows(Rows):
+    """A Parquet file; class names that the datasets library stored with it are used."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(str(path), typed=True)
+        self.path = path
+        check_file(path)
+        with self._open() as file:
+            schema = file.schema_arrow
+        self.columns = list(schema.names)
+        if len(set(self.columns)) < len(self.columns):
+            twice = next(name for name in self.columns if self.columns.count(name) > 1)
+            raise DataError(f"{path}: column {twice!r} occurs more than once; rename one of them")
+        stored = (schema.metadata or {}).get(b"huggingface")
+        if stored:
+            with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
+                self.class_names = class_names(json.loads(stored)["info"]["features"])
+
+    @contextlib.contextmanager
+    def _open(self) -> Iterator[Any]:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        with explained(self.path):
+            try:
+                with pq.ParquetFile(self.path) as file:
+                    yield file
+            except (pa.ArrowException, OSError) as error:
+                if getattr(error, "errno", None) is not None:  # the file system's, not the format's
+                    raise
+                reason = one_line(error)
+                raise DataError(f"{self.path}: not readable as Parquet ({reason}); write the file again") from error
+
+    def batches(self, size: int, columns: list[str] | None = None) -> Iterator[list[Record]]:
+        """See `Rows.batches`."""
+        with self._open() as file:
+            for batch in file.iter_batches(batch_size=size, columns=columns):
+                yield batch.to_pylist()
+
+
+class DatasetRows(Rows):
+    """One split of a data set of the datasets library, saved on disk or from the hub."""
+
+    def __init__(self, dataset: Any, name: str) -> None:
+        super().__init__(name, typed=True)
+        self.dataset = dataset
+        self.columns = list(dataset.column_names)
+        self.class_names = class_names(dataset.features.to_dict())
+
+    def batches(self, size: int, columns: list[str] | None = None) -> Iterator[list[Record]]:
+        """See `Rows.batches`."""
+        dataset = self.dataset if columns is None else self.dataset.select_columns(columns)
+        for table in dataset.with_format("arrow").iter(batch_size=size):
+            yield table.to_pylist()
+
+
+def class_names(features: dict[str, Any]) -> dict[str, list[str]]:
+    """The names of class numbers, from the datasets library's description of the columns."""
+    found: dict[str, list[str]] = {}
+    for column, feature in features.items():
+        inner = feature.get("feature", feature) if isinstance(feature, dict) else feature
+        if isinstance(inner, dict) and inner.get("_type") == "ClassLabel" and inner.get("names"):
+            found[column] = list(inner["names"])
+    return found
+
+
+SUFFIXES: dict[str, type[CsvRows] | type[JsonRows] | type[ParquetRows]] = {
+    ".csv": CsvRows,
+    ".tsv": CsvRows,
+    ".tab": CsvRows,
+    ".jsonl": JsonRows,
+    ".ndjson": JsonRows,
+    ".json": JsonRows,
+    ".parquet": ParquetRows,
+}
+
+
+def data_suffix(path: Path) -> str:
+    """The suffix that tells the format (`.gz` left off), or an empty string when it is not one we read."""
+    suffix = Path(path.name.casefold().removesuffix(".gz")).suffix
+    return suffix if suffix in SUFFIXES else ""
+
+
+def open_rows(path: Path) -> Rows:
+    """Open one data file by its suffix.
+
+    Raises:
+        DataError: the file is missing, empty, unreadable or of an unknown format.
+    """
+    check_file(path)
+    suffix = data_suffix(path)
+    if not suffix:
+        known = ", ".join(SUFFIXES)
+        raise DataError(f"{path}: unknown format; name the file with one of {known} (text formats also .gz)")
+    return SUFFIXES[suffix](path)

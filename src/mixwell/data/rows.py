@@ -1,0 +1,97 @@
+"""Streaming rows for prediction on files larger than memory."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from ..errors import DataError, OptionError
+from .columns import Columns, TextReader, find_columns
+from .readers import LineRows, Record, Rows, open_rows
+
+
+class _Given(Rows):
+    """Texts or records that the caller has at hand: strings, lines of an open text file, or dicts."""
+
+    def __init__(self, items: Iterable[Any]) -> None:
+        super().__init__(str(getattr(items, "name", "texts")), typed=True)
+        self._items = iter(items)
+        self._first = [self._record(item, 1) for item in itertools.islice(self._items, 1)]
+        self.columns = list(self._first[0]) if self._first else ["text"]
+
+    def _record(self, item: Any, row: int) -> Record:
+        if isinstance(item, str):
+            return {"text": item.rstrip("\r\n")}
+        if isinstance(item, dict):
+            return item
+        raise DataError(f"{self.name}: row {row} is a {type(item).__name__}, expected a text or a record (dict)")
+
+    def head(self) -> list[Record]:
+        """The first row only: what comes later may not be there yet."""
+        return self._first
+
+    def batches(self, size: int, columns: list[str] | None = None) -> Iterator[list[Record]]:
+        """See `Rows.batches`; can be gone through once."""
+        numbered = (self._record(item, row) for row, item in enumerate(self._items, 2))
+        records = itertools.chain(self._first, numbered)
+        while batch := list(itertools.islice(records, size)):
+            yield batch
+
+
+def iter_rows(
+    source: str | os.PathLike[str] | Iterable[str] | Iterable[Record],
+    *,
+    text: str | None = None,
+    text_pair: str | None = None,
+    batch_size: int = 256,
+) -> Iterator[list[dict[str, Any]]]:
+    """Yield the rows of a file in batches, without labels and without holding the file.
+
+    Args:
+        source: the path of a CSV, TSV, JSON-lines (each also `.gz`) or Parquet file, or of a `.txt` file with
+            one text a line; or an iterable of texts or records (an open text file, `sys.stdin`, a list).
+        text: the text column; found as in `load` when None.
+        text_pair: the column of the second text.
+        batch_size: rows in a batch.
+
+    Yields:
+        Lists of dicts with `row` (counted from 1), `text`, `text_pair` (for pairs only) and `record`, the row
+        as the source has it, with all its columns.
+
+    Raises:
+        DataError: the source or a row cannot be used. Rows before the batch at fault have been yielded then.
+    """
+    if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
+        raise OptionError(f"batch_size must be a whole number of at least 1, got {batch_size!r}")
+    rows: Rows
+    if isinstance(source, (str, os.PathLike)):
+        path = Path(source).expanduser()
+        plain = path.name.casefold().removesuffix(".gz").endswith(".txt")
+        rows = LineRows(path) if plain else open_rows(path)
+    else:
+        rows = _Given(source)
+    if not rows.columns:
+        raise DataError(f"{rows.name}: no rows; there is nothing to predict")
+    columns = find_columns(rows, text=text, text_pair=text_pair, want_label=False)
+    # Checked here, so that a fault shows at the call and not at the first batch.
+    return _stream(rows, columns, batch_size)
+
+
+def _stream(rows: Rows, columns: Columns, batch_size: int) -> Iterator[list[dict[str, Any]]]:
+    row = 0
+    for records in rows.batches(batch_size):
+        reader = TextReader(rows, columns)
+        batch: list[dict[str, Any]] = []
+        for record in records:
+            row += 1
+            texts = reader.take(record, row)
+            if texts is not None:
+                made: dict[str, Any] = {"row": row, "text": texts[0]}
+                if texts[1] is not None:
+                    made["text_pair"] = texts[1]
+                batch.append({**made, "record": record})
+        reader.check()
+        yield batch

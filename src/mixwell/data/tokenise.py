@@ -1,0 +1,188 @@
+"""Tokenising tables, with a cache on disk that processes can share."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import OptionError
+from ..files import atomic_folder
+
+if TYPE_CHECKING:
+    import datasets
+
+_FORMAT = "mixwell tokens 1"
+
+
+class _Beaten(Exception):
+    """Another process finished the same cache entry first."""
+
+
+def cache_folder(cache_dir: str | os.PathLike[str] | None = None) -> Path:
+    """The cache folder: `cache_dir`, else `$MIXWELL_CACHE`, else `~/.cache/mixwell`."""
+    if cache_dir is None:
+        cache_dir = os.environ.get("MIXWELL_CACHE") or "~/.cache/mixwell"
+    return Path(cache_dir).expanduser()
+
+
+def tokenise(
+    table: Any,
+    tokenizer: Any,
+    *,
+    max_length: int,
+    cache_dir: str | os.PathLike[str] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    batch_size: int = 1000,
+) -> datasets.Dataset:
+    """Tokenise a table of `TextData`; rows keep their order, and nothing is padded.
+
+    The result is mapped from a file in the cache, `<cache>/tokens/<key>`, where the key is a hash of the
+    rows' texts and labels, the tokenizer's content and `max_length`. It is written beside its place and then
+    renamed, so that processes doing the same at once each get a whole file.
+
+    Args:
+        table: columns `text`, maybe `text_pair` and `label`.
+        tokenizer: a transformers tokenizer.
+        max_length: the most tokens of a row, special ones included; longer texts are cut (of a pair, the
+            longer one).
+        cache_dir: the cache folder; None for `$MIXWELL_CACHE`, else `~/.cache/mixwell`.
+        progress: called with (rows done, rows in all) after each batch.
+        batch_size: rows tokenised at once.
+
+    Returns:
+        A dataset with the columns `input_ids` (list of int32), `attention_mask` (list of int8),
+        `token_type_ids` (list of int8) if the tokenizer makes them, and `labels` (int64, list<float32> or
+        float32) if the table has labels. Row ids are left in the table, as collators cannot pad texts.
+
+    Raises:
+        OptionError: max_length or batch_size is too small, or the cache folder cannot be written.
+    """
+    pairs = "text_pair" in table.column_names
+    if isinstance(max_length, bool) or not isinstance(max_length, int) or max_length < 3:
+        raise OptionError(f"max_length must be a whole number of at least 3, got {max_length!r}")
+    least = tokenizer.num_special_tokens_to_add(pair=pairs) + (2 if pairs else 1)
+    if max_length < least:
+        what = "pairs of texts" if pairs else "texts"
+        raise OptionError(f"max_length must be at least {least} for {what} with this tokenizer, got {max_length}")
+    if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
+        raise OptionError(f"batch_size must be a whole number of at least 1, got {batch_size!r}")
+    key = hashlib.sha256(f"{_FORMAT}\n{max_length}\n{table_hash(table)}\n{tokenizer_hash(tokenizer)}".encode())
+    target = cache_folder(cache_dir) / "tokens" / key.hexdigest()[:32]
+    if (found := _open(target, table.num_rows)) is not None:
+        if progress is not None:
+            progress(table.num_rows, table.num_rows)
+        return found
+    # Again, should another process clear the entry away between our writing and our reading.
+    for _ in range(3):
+        try:
+            with atomic_folder(target) as folder:
+                _write(folder / "data.arrow", table, tokenizer, max_length, batch_size, progress)
+                if _open(target, table.num_rows) is not None:
+                    raise _Beaten
+        except _Beaten:
+            pass
+        except OSError as error:
+            # Losing the race for the rename looks like this too; then the winner's file is there.
+            if _open(target, table.num_rows) is None:
+                raise OptionError(
+                    f"cache folder {target.parent}: {error.strerror or error}; name another with cache_dir or "
+                    "MIXWELL_CACHE"
+                ) from error
+        if (found := _open(target, table.num_rows)) is not None:
+            return found
+    raise OptionError(f"cache folder {target.parent}: {target.name} cannot be read back; name another with cache_dir")
+
+
+def _open(folder: Path, rows: int) -> datasets.Dataset | None:
+    """The dataset in a cache entry, or None when it is missing or damaged."""
+    import datasets
+    import pyarrow as pa
+
+    path = folder / "data.arrow"
+    if not path.is_file():
+        return None
+    try:
+        found = datasets.Dataset.from_file(str(path))
+    except (OSError, ValueError, pa.ArrowException):
+        return None
+    return found if len(found) == rows else None
+
+
+def _write(
+    path: Path,
+    table: Any,
+    tokenizer: Any,
+    max_length: int,
+    batch_size: int,
+    progress: Callable[[int, int], None] | None,
+) -> None:
+    import pyarrow as pa
+
+    pairs = "text_pair" in table.column_names
+    labelled = "label" in table.column_names
+    fields = [("input_ids", pa.list_(pa.int32())), ("attention_mask", pa.list_(pa.int8()))]
+    if "token_type_ids" in tokenizer.model_input_names:
+        fields.append(("token_type_ids", pa.list_(pa.int8())))
+    if labelled:
+        kind = table.schema.field("label").type
+        # A model's outputs are float32, and its loss wants targets of the same type.
+        fields.append(("labels", pa.float32() if pa.types.is_floating(kind) else kind))
+    schema = pa.schema(fields)
+    done = 0
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, schema) as writer:
+        for start in range(0, table.num_rows, batch_size):
+            part = table.slice(start, batch_size)
+            texts = [part[name].to_pylist() for name in ("text", "text_pair") if pairs or name == "text"]
+            encoded = tokenizer(
+                *texts, truncation=True, max_length=max_length, padding=False, return_attention_mask=True
+            )
+            columns = [pa.array(encoded[field.name], field.type) for field in schema if field.name != "labels"]
+            if labelled:
+                label = part["label"].combine_chunks()
+                columns.append(label.cast(schema.field("labels").type))
+            writer.write_batch(pa.record_batch(columns, schema=schema))
+            done += part.num_rows
+            if progress is not None:
+                progress(done, table.num_rows)
+
+
+def table_hash(table: Any) -> str:
+    """SHA-256 over the texts and labels of a table."""
+    names = [name for name in ("text", "text_pair", "label") if name in table.column_names]
+    total = hashlib.sha256(repr(names).encode())
+    for batch in table.select(names).to_batches(max_chunksize=1000):
+        # Rows as JSON: lengths and types are in it, and it does not depend on how Arrow lays chunks out.
+        for row in zip(*(batch[name].to_pylist() for name in names)):
+            total.update(json.dumps(row).encode())
+    return total.hexdigest()
+
+
+def tokenizer_hash(tokenizer: Any) -> str:
+    """SHA-256 over what a tokenizer does: its vocabulary, rules and special tokens, not its name or path."""
+    total = hashlib.sha256()
+    told = {
+        "inputs": list(tokenizer.model_input_names),
+        "truncation_side": getattr(tokenizer, "truncation_side", ""),
+        "special": {name: str(token) for name, token in tokenizer.special_tokens_map.items()},
+    }
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is not None:
+        content = json.loads(backend.to_str())
+        # Left over from the last call, not part of what the tokenizer is.
+        content["truncation"] = content["padding"] = None
+        told["content"] = content
+    else:
+        told["class"] = type(tokenizer).__name__
+        with tempfile.TemporaryDirectory() as folder:
+            tokenizer.save_pretrained(folder)
+            for file in sorted(Path(folder).rglob("*")):
+                if file.is_file():
+                    total.update(f"\n{file.relative_to(folder)}\n".encode())
+                    total.update(file.read_bytes())
+    total.update(json.dumps(told, sort_keys=True).encode())
+    return total.hexdigest()

@@ -1,0 +1,86 @@
+"""Writing files so that a reader sees the old content or the new, never a part."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+
+@contextlib.contextmanager
+def atomic_path(target: str | os.PathLike[str]) -> Iterator[Path]:
+    """Yield a temporary path beside `target`; on success it is flushed and renamed onto `target`.
+
+    On an exception the temporary file is removed and `target` is left as it was. The name ends as the
+    target's does, for writers that choose a format by suffix.
+
+    Args:
+        target: the file to write.
+    """
+    target = Path(target)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(prefix=f".{target.stem}.tmp-", suffix=target.suffix, dir=target.parent)
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        yield temporary
+        with open(temporary, "rb+") as stream:
+            os.fsync(stream.fileno())
+        # mkstemp makes private files; give what open() would have given.
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(temporary, 0o666 & ~umask)
+        os.replace(temporary, target)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_text(target: str | os.PathLike[str], text: str) -> None:
+    """Write `text` to `target` atomically, as UTF-8."""
+    with atomic_path(target) as path:
+        path.write_text(text, encoding="utf-8")
+
+
+def write_bytes(target: str | os.PathLike[str], data: bytes) -> None:
+    """Write `data` to `target` atomically."""
+    with atomic_path(target) as path:
+        path.write_bytes(data)
+
+
+def write_json(target: str | os.PathLike[str], value: Any) -> None:
+    """Write `value` to `target` atomically, as indented JSON with a final newline."""
+    write_text(target, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+@contextlib.contextmanager
+def atomic_folder(target: str | os.PathLike[str]) -> Iterator[Path]:
+    """Yield a temporary folder beside `target`; on success it takes `target`'s place.
+
+    A folder that stands at `target` is moved aside first and removed after the rename, so that a crash leaves
+    one whole version.
+
+    Args:
+        target: the folder to write.
+    """
+    target = Path(target)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.tmp-", dir=target.parent))
+    try:
+        yield temporary
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(temporary, 0o777 & ~umask)
+        if target.exists():
+            aside = Path(tempfile.mkdtemp(prefix=f".{target.name}.old-", dir=target.parent))
+            os.replace(target, aside / target.name)
+            os.replace(temporary, target)
+            shutil.rmtree(aside, ignore_errors=True)
+        else:
+            os.replace(temporary, target)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)

@@ -1,0 +1,86 @@
+"""AttentionMix: mix embeddings token by token, by how much attention each token gets.
+
+Lewy, Mandziuk: AttentionMix, arXiv 2309.11104. The paper fixes relevance taken from an attention head or from the mean
+over a layer's heads as the mixing ratio of word embeddings. How relevance becomes a ratio, r / (r + r[perm]), and the
+label weight, its mean over real tokens, are our reading: only a summary of the paper was to be had.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from mixwell.errors import OptionError
+from mixwell.methods.base import Method, option, pick_layers, register
+from mixwell.plan import Plan
+from mixwell.points import Point, Points
+from mixwell.step import Step
+
+if TYPE_CHECKING:
+    from mixwell.mixer import Mixer
+
+
+def relevance(attention: Tensor, mask: Tensor, head: int | None) -> Tensor:
+    """Return the attention each token gets: the mean over real queries, 0 on padding.
+
+    Args:
+        attention: (B, H, T, T), weights over keys (last axis) for each query.
+        mask: (B, T) bool.
+        head: one head, or None for the mean over heads.
+
+    Returns:
+        (B, T)
+    """
+    weights = attention.mean(1) if head is None else attention[:, head]
+    queries = mask.to(weights.dtype)
+    received = torch.einsum("bq,bqk->bk", queries, weights) / queries.sum(1, keepdim=True).clamp(min=1)
+    return received * queries
+
+
+@register
+@dataclass
+class AttentionMix(Method):
+    """e[t] <- q[t] e[t] + (1 - q[t]) e[perm][t], q = r / (r + r[perm]), r the attention a token gets in one block."""
+
+    name = "attentionmix"
+    summary = "mix embeddings token by token, by the attention each token gets in an early block"
+    has_lam = False
+
+    block: int = option(0, "the block whose attention is read, from 0")
+    head: int | None = option(None, "one head of that block; None is the mean over its heads")
+
+    def sites(self, points: Points) -> list[Point]:
+        """Return the embedding output."""
+        pick_layers([self.block], len(points.heads) or len(points.get("block")), [], "block")
+        return list(points.get("embeddings"))
+
+    def prove(self, mixer: Mixer) -> None:
+        """See the weights once, and that the head exists."""
+        from mixwell.mixer import probe_step
+
+        heads = probe_step(mixer).attention_weights(self.block).shape[1]
+        if self.head is not None and not 0 <= self.head < heads:
+            raise OptionError(f"head={self.head} is not one of 0..{heads - 1} (they count from 0)")
+
+    def prepare(self, step: Step, plan: Plan, rng: torch.Generator) -> Plan:
+        """Read the attention, and attend to the partner's tokens too."""
+        attention = step.attention_weights(self.block)
+        mask = step.mask
+        if mask is None:
+            mask = torch.ones(attention.shape[0], attention.shape[-1], dtype=torch.bool, device=step.device)
+        own = relevance(attention, mask, self.head).to(plan.label_weight.dtype)
+        partner = own.index_select(0, plan.permutation)
+        both = own + partner
+        ratio = torch.where(both > 0, own / both.clamp(min=torch.finfo(both.dtype).tiny), torch.ones_like(own))
+        alone = plan.permutation == torch.arange(step.size, device=step.device)
+        ratio = torch.where(alone.unsqueeze(1), torch.ones_like(ratio), ratio)
+        real = mask | mask.index_select(0, plan.permutation)
+        weight = (ratio * real).sum(1) / real.sum(1)
+        weight = torch.where(alone, torch.ones_like(weight), weight)
+        plan = dataclasses.replace(plan, token_weights=ratio, label_weight=weight, point_weights=weight.unsqueeze(0))
+        step.attend_partner(plan)
+        return plan

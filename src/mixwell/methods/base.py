@@ -1,0 +1,256 @@
+"""What a method is: options, the points it uses, and what happens there.
+
+A method is a dataclass. Its fields are its options, each with a help text; cross-field checks live in `check`.
+Through one training step the mixer calls, in this order, `draw_lam` and `draw_layer` (random numbers), `prepare` (edit
+masks or token ids, refine the plan), `mix` at each point, and `loss`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+import torch
+from torch import Tensor
+
+from mixwell.errors import BatchError, MixwellError, OptionError, nearest
+from mixwell.loss import Criterion, LossFunction, mixed_loss
+from mixwell.plan import PAIRINGS, Plan, check_draw, draw_lam
+
+if TYPE_CHECKING:
+    from mixwell.mixer import Mixer
+    from mixwell.points import Point, Points
+    from mixwell.step import Step
+
+REGISTRY: dict[str, type[Method]] = {}
+M = TypeVar("M", bound="type[Method]")
+
+
+def option(default: Any, help: str) -> Any:
+    """Declare an option of a method with its default and a help text."""
+    return field(default=default, metadata={"help": help})
+
+
+def register(method: M) -> M:
+    """Class decorator that makes a method known by its `name`; a name can be taken only once."""
+    other = REGISTRY.get(method.name)
+    if other is not None and (other.__module__, other.__qualname__) != (
+        method.__module__,
+        method.__qualname__,
+    ):
+        raise MixwellError(
+            f"two methods are named {method.name!r}: {other.__module__}.{other.__qualname__} and "
+            f"{method.__module__}.{method.__qualname__}; rename one"
+        )
+    if not method.name or not method.summary:
+        raise MixwellError(f"{method.__module__}.{method.__qualname__} needs a name and a one-line summary")
+    REGISTRY[method.name] = method
+    return method
+
+
+def mix(x: Tensor, permutation: Tensor, weight: Tensor) -> Tensor:
+    """Return lerp(x[perm], x, weight).
+
+    Exact where the weight is 1, forward and backward.
+
+    Args:
+        x: (B, ...).
+        permutation: (B,).
+        weight: (B,) or (B, T), the share of a row's own part.
+    """
+    weight = weight.to(x.dtype)
+    return torch.lerp(x.index_select(0, permutation), x, weight.reshape(weight.shape + (1,) * (x.dim() - weight.dim())))
+
+
+@dataclass
+class Method:
+    """Base of all methods; holds the options that all share.
+
+    Class attributes:
+        name: what `attach` is called with.
+        summary: one line for lists.
+        has_lam: whether one number lam is drawn (and can be pinned).
+        has_permutation: whether rows have partners (that can be pinned).
+        has_layer: whether a layer is drawn (and can be pinned).
+        needs_labels: whether the labels must be there before the forward.
+    """
+
+    name: ClassVar[str] = ""
+    summary: ClassVar[str] = ""
+    has_lam: ClassVar[bool] = True
+    has_permutation: ClassVar[bool] = True
+    has_layer: ClassVar[bool] = False
+    needs_labels: ClassVar[bool] = False
+
+    pairing: str = option(
+        "random", "who meets whom: random, pairs (mutual), length (similar length), label (other label)"
+    )
+    start: float = option(0.0, "fraction of training after which mixing begins")
+    stop: float = option(1.0, "fraction of training after which mixing ends")
+    total_steps: int | None = option(None, "training forwards in all, to know the fraction without a callback")
+    regularise: bool = option(False, "RegMixup: plain loss + mixed loss, by a second forward")
+    label_smoothing: float = option(0.0, "share of each label spread evenly over the classes, inside the loss")
+    class_weights: Sequence[float] | None = option(None, "one weight a class, inside the loss")
+    loss_fn: LossFunction | None = option(None, "(logits, labels) -> one loss a row, instead of the model's loss")
+
+    def __post_init__(self) -> None:
+        for name, low, high in (("start", 0.0, 1.0), ("stop", 0.0, 1.0), ("label_smoothing", 0.0, 1.0)):
+            value = getattr(self, name)
+            if not low <= value <= high:
+                raise OptionError(f"{name}={value} must lie between {low:g} and {high:g}")
+        if self.start >= self.stop:
+            raise OptionError(f"start={self.start} must be less than stop={self.stop}")
+        if self.total_steps is not None and self.total_steps < 1:
+            raise OptionError(f"total_steps={self.total_steps} must be at least 1")
+        self.choice("pairing", PAIRINGS)
+        if self.class_weights is not None:
+            self.class_weights = [float(w) for w in self.class_weights]
+            if min(self.class_weights) < 0 or max(self.class_weights) <= 0:
+                raise OptionError("class_weights must be at least 0, and one of them above 0")
+        if self.loss_fn is not None and (self.label_smoothing or self.class_weights is not None):
+            raise OptionError("loss_fn replaces the whole loss: put label_smoothing and class_weights inside it")
+        self.check()
+
+    # --- for methods to fill in ---
+
+    def check(self) -> None:
+        """Check the options against each other; raise OptionError."""
+
+    def sites(self, points: Points) -> list[Point]:
+        """Return the points this method mixes at, in a fixed order; raise if the model has no such points."""
+        return []
+
+    def prove(self, mixer: Mixer) -> None:
+        """Prove at attach time that what the method reads besides its sites is there."""
+
+    def draw_lam(self, rng: torch.Generator) -> float | None:
+        """Draw the weight of a row's own part."""
+        return None
+
+    def adjust_lam(self, lam: float | Tensor) -> float | Tensor:
+        """Adapt lam, drawn or pinned, before it is used."""
+        return lam
+
+    def draw_layer(self, rng: torch.Generator, count: int) -> int | None:
+        """Draw the one active site of `count`, or None if all are active."""
+        return None
+
+    def layer_of(self, site: int, sites: Sequence[Point]) -> int:
+        """Return the user's number of a site, for methods that draw one."""
+        return sites[site].index
+
+    def prepare(self, step: Step, plan: Plan, rng: torch.Generator) -> Plan:
+        """Edit the inputs (masks, token ids) and complete the plan, before the forward."""
+        return plan
+
+    def mix(self, x: Tensor, plan: Plan, site: int, step: Step) -> Tensor:
+        """Mix the tensor at one site.
+
+        Args:
+            x: (B, T, d) or (B, d).
+            plan: the current plan.
+            site: index into what `sites` returned.
+            step: the current step.
+        """
+        return mix(x, plan.permutation, token_weight(x, plan, site))
+
+    def loss(
+        self,
+        criterion: Criterion,
+        logits: Tensor,
+        labels: Tensor,
+        plan: Plan,
+        step: Step,
+        items: Tensor | int | None,
+    ) -> Tensor:
+        """Return the mixed loss of one forward."""
+        return mixed_loss(criterion, logits, labels, plan.permutation, plan.label_weight, items)
+
+    # --- helpers ---
+
+    def choice(self, name: str, allowed: Iterable[Any]) -> None:
+        """Raise unless an option has one of the allowed values."""
+        allowed = list(allowed)
+        value = getattr(self, name)
+        if value not in allowed:
+            raise OptionError(
+                f"{name}={value!r} is unknown for {self.name}{nearest(str(value), allowed)}; "
+                f"use one of {', '.join(map(str, allowed))}"
+            )
+
+    def positive(self, *names: str) -> None:
+        """Raise unless options are above 0."""
+        for name in names:
+            if not getattr(self, name) > 0:
+                raise OptionError(f"{name}={getattr(self, name)} must be above 0 for {self.name}")
+
+    @classmethod
+    def option_names(cls) -> list[str]:
+        """Return the names of all options."""
+        return [f.name for f in dataclasses.fields(cls)]
+
+    def options(self) -> dict[str, Any]:
+        """Return the options as plain values; a loss function is given by its name."""
+        values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        if self.loss_fn is not None:
+            values["loss_fn"] = getattr(self.loss_fn, "__qualname__", repr(self.loss_fn))
+        return values
+
+
+@dataclass
+class DrawsLam(Method):
+    """A method that draws one lam a step by a named rule."""
+
+    alpha: float = option(0.2, "shape of the Beta distribution lam is drawn from")
+    draw: str = option("folded", "max_of (largest of `samples`), folded (max(l, 1-l)) or beta")
+    samples: int = option(5, "how many draws max_of takes the largest of")
+
+    def __post_init__(self) -> None:
+        self.positive("alpha", "samples")
+        check_draw(self.draw)
+        super().__post_init__()
+
+    def draw_lam(self, rng: torch.Generator) -> float:
+        """Draw lam by the rule `draw`."""
+        return draw_lam(self.draw, self.alpha, self.samples, rng)
+
+
+def token_weight(x: Tensor, plan: Plan, site: int) -> Tensor:
+    """Return the weight at a site: (B,), or (B, T) where the plan has weights or a mask for tokens."""
+    weight = plan.point_weights[site]
+    if x.dim() < 3 or (plan.token_mask is None and plan.token_weights is None):
+        return weight
+    tokens = plan.token_weights if plan.token_weights is not None else plan.token_mask
+    assert tokens is not None
+    if tokens.shape[1] != x.shape[1]:
+        raise BatchError(
+            f"the model works on {x.shape[1]} positions but the attention_mask has {tokens.shape[1]}: "
+            f"token-wise mixing cannot line them up"
+        )
+    if plan.token_weights is not None:
+        return tokens
+    return torch.where(tokens, weight.unsqueeze(1), torch.ones_like(weight).unsqueeze(1))
+
+
+def pick_layers(layers: Sequence[int] | None, depth: int, default: Sequence[int], what: str) -> list[int]:
+    """Check a list of block numbers against the depth of the model.
+
+    Args:
+        layers: the user's list, or None for the default.
+        depth: how many there are; numbers go from 0 to depth - 1.
+        default: what None stands for.
+        what: the name of the option, for messages.
+    """
+    if layers is None:
+        return list(default)
+    chosen = [layers] if isinstance(layers, int) else list(layers)
+    if not chosen:
+        raise OptionError(f"{what}=[] mixes nowhere; name at least one of 0..{depth - 1}, or use method 'none'")
+    for layer in chosen:
+        if isinstance(layer, bool) or not isinstance(layer, int) or not 0 <= layer < depth:
+            raise OptionError(f"{what}={chosen}: {layer!r} is not one of 0..{depth - 1} (they count from 0)")
+    if len(set(chosen)) != len(chosen):
+        raise OptionError(f"{what}={chosen} names one twice")
+    return sorted(chosen)

@@ -1,0 +1,171 @@
+"""Input and Manifold MixUp: fill up the shorter row, then mix embeddings, one block's output, or the sentence vector.
+
+MixUp training for NLU, sections 3.5.2 and 3.5.3, eq. 4 and Appendix B.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from mixwell.errors import BatchError, OptionError
+from mixwell.methods.base import DrawsLam, option, pick_layers, register
+from mixwell.plan import Plan
+from mixwell.points import Point, Points, base_config
+from mixwell.step import Step, mixed_rows
+
+if TYPE_CHECKING:
+    from mixwell.mixer import Mixer
+
+
+def last_real(values: Tensor, mask: Tensor) -> Tensor:
+    """Return each row's value at its last real token, (B, 1).
+
+    Args:
+        values: (B, T).
+        mask: (B, T) bool.
+    """
+    positions = torch.arange(mask.shape[1], device=mask.device)
+    return values.gather(1, (positions * mask).argmax(1, keepdim=True))
+
+
+@dataclass
+class Fills(DrawsLam):
+    """What Input and Manifold MixUp share: lam ~ Beta(1, 1) and the filling of padding."""
+
+    alpha: float = option(1.0, "shape of the Beta distribution lam is drawn from")
+    draw: str = option("beta", "max_of (largest of `samples`), folded (max(l, 1-l)) or beta")
+    padding: str = option("sep", "what padding becomes: sep, unused, pad, or none (mix only where both rows are real)")
+    extent: str = option("pair", "how far to fill: pair (the longer of the two rows) or max (all positions)")
+    sep_token_id: int | None = option(None, "id of the separator; None takes each row's last real token")
+    unused_token_id: int | None = option(None, "id for padding='unused' ([unused0] is 1 in BERT's vocabularies)")
+    pad_token_id: int | None = option(None, "id for padding='pad'; None takes the model's")
+
+    def check(self) -> None:
+        """Check the options against each other."""
+        self.choice("padding", ("sep", "unused", "pad", "none"))
+        self.choice("extent", ("pair", "max"))
+        if self.padding == "unused" and self.unused_token_id is None:
+            raise OptionError("padding='unused' needs unused_token_id= ([unused0] is 1 in BERT's vocabularies)")
+
+    def prove(self, mixer: Mixer) -> None:
+        """Refuse models where a separator at the end would change what is pooled."""
+        config = base_config(mixer.model)
+        if self.padding == "none":
+            return
+        if getattr(config, "is_encoder_decoder", False):
+            raise OptionError(
+                f"{type(mixer.model).__name__} pools at its end-of-sequence token, which a fill would add to; use "
+                f"padding='none'"
+            )
+        if self.padding == "pad" and self.pad_token_id is None and getattr(config, "pad_token_id", None) is None:
+            raise OptionError("the model's config has no pad_token_id; pass pad_token_id=")
+
+    def fill(self, step: Step, plan: Plan) -> Plan:
+        """Turn padding into attended tokens, or restrict mixing to tokens real in both rows.
+
+        Every padding position of a mixed row (up to the longer of the two rows, or all) becomes the fill token, with
+        its own position and the segment of the row's last real token, and is attended. Where partners are not mutual a
+        row is also somebody else's partner: it is filled as far as either pair reaches and attends to its own.
+        """
+        mask = step.mask
+        if mask is None:
+            return plan
+        partner = mask.index_select(0, plan.permutation)
+        if self.padding == "none":
+            return dataclasses.replace(plan, token_mask=mask & partner)
+        ids = step.ids
+        rows = torch.arange(step.size, device=step.device)
+        inverse = torch.empty_like(plan.permutation).scatter_(0, plan.permutation, rows)
+        reach = partner if self.extent == "pair" else torch.ones_like(mask)
+        attended = reach & ~mask & mixed_rows(plan).unsqueeze(1)
+        taken = mask if self.extent == "pair" else torch.ones_like(mask)
+        taken = (taken & mixed_rows(plan).unsqueeze(1)).index_select(0, inverse)
+        filled = attended | (taken & ~mask)
+        token = last_real(ids, mask)
+        if self.padding == "sep":
+            self._check_separator(step, token)
+        wanted = {"sep": self.sep_token_id, "unused": self.unused_token_id}.get(self.padding)
+        if wanted is not None:
+            token = torch.full_like(token, wanted)
+        step.inputs["input_ids"] = torch.where(filled, token, ids)
+        if self.padding == "pad":
+            # RoBERTa counts positions by ids that are not padding: it gets to see separators, while the words that
+            # are looked up stay padding.
+            step.scratch["word_ids"] = torch.where(filled, torch.full_like(ids, self._pad_id(step)), ids)
+        segments = step.inputs.get("token_type_ids")
+        if segments is not None:
+            step.inputs["token_type_ids"] = torch.where(filled, last_real(segments, mask), segments)
+        step.attend(attended)
+        return plan
+
+    def _pad_id(self, step: Step) -> int:
+        return self.pad_token_id if self.pad_token_id is not None else base_config(step.mixer.model).pad_token_id
+
+    def _check_separator(self, step: Step, separator: Tensor) -> None:
+        """Once: rows must end in one and the same token, else which one separates is anybody's guess."""
+        if self.sep_token_id is None and step.mixer.first and bool((separator != separator[0]).any()):
+            raise BatchError(
+                f"the rows of this batch end in different tokens ({separator.flatten().unique().tolist()}), so the "
+                f"separator is unclear; pass sep_token_id= (tokenizer.sep_token_id)"
+            )
+
+
+@register
+@dataclass
+class InputMixup(Fills):
+    """e <- lam e + (1 - lam) e[perm] on the embedding output, the shorter row filled up with separators."""
+
+    name = "input"
+    summary = "mix the embedding output, shorter rows filled with separators; lam ~ Beta(1, 1)"
+
+    def sites(self, points: Points) -> list[Point]:
+        """Return the embedding output."""
+        return list(points.get("embeddings"))
+
+    def prepare(self, step: Step, plan: Plan, rng: torch.Generator) -> Plan:
+        """Fill up."""
+        return self.fill(step, plan)
+
+
+@register
+@dataclass
+class ManifoldMixup(Fills):
+    """One point k of S drawn each step: 0 the embeddings, 1..L the output of block k, L + 1 the sentence vector."""
+
+    name = "manifold"
+    summary = "mix at one point drawn each step: embeddings, a block's output or the sentence vector; lam ~ Beta(1, 1)"
+    has_layer = True
+
+    layers: Sequence[int] | None = option(None, "S, the points to draw from: 0, 1..L, L+1; None is all of them")
+
+    def sites(self, points: Points) -> list[Point]:
+        """Return the points to draw from."""
+        blocks = points.get("block")
+        every = [*points.get("embeddings"), *blocks, *points.get("sentence")]
+        return [every[k] for k in pick_layers(self.layers, len(every), range(len(every)), "layers")]
+
+    def layer_of(self, site: int, sites: Sequence[Point]) -> int:
+        """Return the number in S of a site: blocks count from 1, the sentence vector comes last."""
+        point = sites[site]
+        if point.kind == "sentence":
+            return self._sentence
+        return 0 if point.kind == "embeddings" else point.index + 1
+
+    def prove(self, mixer: Mixer) -> None:
+        """Remember the depth, which numbers the sentence vector."""
+        self._sentence = mixer.points.depth + 1
+        super().prove(mixer)
+
+    def draw_layer(self, rng: torch.Generator, count: int) -> int:
+        """Draw one of the points."""
+        return int(torch.randint(count, (), generator=rng))
+
+    def prepare(self, step: Step, plan: Plan, rng: torch.Generator) -> Plan:
+        """Fill up, except for the sentence vector."""
+        return plan if plan.layer == self._sentence else self.fill(step, plan)

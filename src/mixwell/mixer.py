@@ -1,0 +1,624 @@
+"""Attach a method to a model, and the life of a plan through one step.
+
+top-level pre-hook: draw the plan, let the method edit masks or ids -> hooks at the method's points mix -> top-level
+hook: mixed loss first in the output, and the plan tied to the outputs, so that backward finds it again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import inspect as _inspect
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mixwell._version import __version__
+from mixwell.errors import (
+    AttachError,
+    BatchError,
+    MixwellError,
+    OptionError,
+    UnpaidLossError,
+    UnsupportedModelError,
+)
+from mixwell.loss import Criterion, check_labels, check_reproduces, task_kind
+from mixwell.methods import Method, build
+from mixwell.plan import Plan, check_permutation, draw_permutation, generator, take_seed
+from mixwell.points import Point, Points, base_config, find_points, logits_of, probe_inputs
+from mixwell.step import Step, evaluation, first_input, replace_input
+
+_MIXERS: weakref.WeakSet[Mixer] = weakref.WeakSet()
+_WAY_OUT = (
+    "give the labels to the model (model(**batch) with labels=), or compute the loss with mixer.loss(logits, labels) "
+    "or Trainer(compute_loss_func=mixer.compute_loss). Trainer's label_smoothing_factor takes the labels away: use "
+    "attach(..., label_smoothing=...) instead"
+)
+
+
+def attach(model: nn.Module, method: str | Method, **options: Any) -> Mixer:
+    """Make a model train with mixup.
+
+    Args:
+        model: a transformers model with a classification head, on any device, not compiled yet.
+        method: a name of `mixwell.methods()`, or a method object.
+        **options: the method's options; an unknown one is an error.
+
+    Returns:
+        The mixer: also a context manager that detaches at its end.
+
+    Example:
+        >>> mixer = mixwell.attach(model, "amplify", alpha=0.1, samples=5)
+        >>> model(**batch).loss.backward()  # the mixed loss
+    """
+    chosen = build(method, options)
+    _check_attachable(model)
+    return Mixer(model, chosen, find_points(model))
+
+
+def _check_attachable(model: nn.Module) -> None:
+    if isinstance(model, nn.DataParallel):
+        raise AttachError(
+            "nn.DataParallel copies the model in every forward and cannot be mixed; use DistributedDataParallel "
+            "(torchrun or accelerate launch), or one device"
+        )
+    if isinstance(model, nn.parallel.DistributedDataParallel):
+        raise AttachError("attach to the model before it is wrapped in DistributedDataParallel (or to model.module)")
+    if isinstance(model, torch._dynamo.eval_frame.OptimizedModule) or any(
+        getattr(module, "_compiled_call_impl", None) is not None for module in model.modules()
+    ):
+        raise AttachError("the model is compiled already and would ignore the hooks; attach first, then torch.compile")
+    inside = set(map(id, model.modules()))
+    for other in list(_MIXERS):
+        if not other.attached:
+            continue
+        if other.model is model:
+            raise AttachError(
+                f"the model already has {other.method.name!r} attached; call its detach() first, or use the mixer "
+                f"you have"
+            )
+        if id(other.model) in inside:
+            raise AttachError(
+                f"a part of this model ({type(other.model).__name__}) has {other.method.name!r} attached; detach it, "
+                f"then attach to the whole model (with PEFT: attach after get_peft_model)"
+            )
+        if any(module is model for module in other.model.modules()):
+            raise AttachError(
+                f"this model is a part of {type(other.model).__name__}, which has {other.method.name!r} attached; only "
+                f"the outermost model is attached"
+            )
+    for module in model.modules():
+        for hooks in (module._forward_hooks, module._forward_pre_hooks):
+            for key in [key for key, hook in hooks.items() if hook is _inert]:
+                del hooks[key]  # left in a copy of an attached model
+
+
+class Mixer:
+    """A method attached to a model. Made by `attach`."""
+
+    def __init__(self, model: nn.Module, method: Method, points: Points) -> None:
+        self.model = model
+        self.method = method
+        self.points = points
+        self.sites: list[Point] = method.sites(points)
+        self.last: Plan | None = None
+        self.progress: float | None = None
+        self.attached = False
+        self._steps = 0
+        self._forward: Step | None = None
+        self._backward: Step | None = None
+        self._off = False
+        self._depth = 0
+        self._pin: _Pin | None = None
+        self._unpaid: weakref.WeakSet[Step] = weakref.WeakSet()
+        self._loss_checked = method.loss_fn is not None
+        self._handles: list[Any] = []
+        self._names = _forward_names(model)
+        self._install()
+        try:
+            method.prove(self)
+        except MixwellError:
+            self.detach()
+            raise
+
+    # --- attach and detach ---
+
+    def _install(self) -> None:
+        by_module: dict[nn.Module, dict[int, tuple[int, Point]]] = {}
+        for number, point in enumerate(self.sites):
+            by_module.setdefault(point.module, {})[point.call] = (number, point)
+        for module, turns in by_module.items():
+            hook = _PointHook(self, turns, self.points.calls.get(module, 1))
+            # First in line, so that transformers' own capture hooks record what was mixed.
+            if hook.how == "input":
+                self._handles.append(module.register_forward_pre_hook(hook, prepend=True, with_kwargs=True))
+            else:
+                self._handles.append(module.register_forward_hook(hook, prepend=True, with_kwargs=True))
+        for block in {point.block for point in self.sites if point.how == "residual"}:
+            assert block is not None
+            self._handles.append(block.register_forward_pre_hook(_BlockInput(self), with_kwargs=True))
+        if self.points.words is not None:
+            self._handles.append(self.points.words.register_forward_pre_hook(_WordIds(self)))
+        before = self.model.register_forward_pre_hook(_Before(self), with_kwargs=True)
+        after = self.model.register_forward_hook(_After(self), with_kwargs=True, always_call=True)
+        self._handles += [before, after]
+        self.attached = True
+        _MIXERS.add(self)
+
+    def detach(self) -> nn.Module:
+        """Take all hooks off and return the model, which is bit for bit what it was."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        self.attached = False
+        self._forward = self._backward = None
+        return self.model
+
+    def __enter__(self) -> Mixer:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.detach()
+
+    def __repr__(self) -> str:
+        state = "attached to" if self.attached else "detached from"
+        return f"<mixwell.Mixer {self.method.name!r} {state} {type(self.model).__name__}, {len(self.sites)} points>"
+
+    # --- the draw ---
+
+    @contextlib.contextmanager
+    def pin(
+        self,
+        lam: float | Tensor | None = None,
+        permutation: Tensor | list[int] | None = None,
+        layer: int | None = None,
+        in_eval: bool = False,
+    ) -> Iterator[Mixer]:
+        """Fix the draw of all forwards inside.
+
+        Args:
+            lam: the weight of a row's own part, in [0, 1]: one number or (B,) values.
+            permutation: (B,), row i meets row permutation[i].
+            layer: the block (tmix) or point (manifold) that is drawn.
+            in_eval: mix in eval mode and without gradients too, for pictures.
+        """
+        method = self.method
+        if lam is not None:
+            if not method.has_lam:
+                raise OptionError(f"method {method.name!r} draws no lam, so none can be pinned")
+            values = torch.as_tensor(lam, dtype=torch.float64)
+            if values.dim() > 1 or not bool(((values >= 0) & (values <= 1)).all()):
+                raise OptionError(f"lam={lam} must be one number or (B,) values in [0, 1]")
+            lam = float(values) if values.dim() == 0 else values
+        if permutation is not None:
+            if not method.has_permutation:
+                raise OptionError(f"method {method.name!r} mixes the whole batch: no permutation can be pinned")
+            permutation = torch.as_tensor(permutation, dtype=torch.long)
+        site = None
+        if layer is not None:
+            if not method.has_layer:
+                raise OptionError(f"method {method.name!r} draws no layer, so none can be pinned")
+            known = [method.layer_of(i, self.sites) for i in range(len(self.sites))]
+            if layer not in known:
+                raise OptionError(f"layer={layer} is not one of this mixer's layers {known}")
+            site = known.index(layer)
+        before, self._pin = self._pin, _Pin(lam, permutation, site, in_eval)
+        try:
+            yield self
+        finally:
+            self._pin = before
+
+    def _draw(self, step: Step) -> Plan:
+        """Draw the plan of one step; takes one seed from torch's generator whatever the method."""
+        method, pin, size = self.method, self._pin or _Pin(), step.size
+        # Pinned eval forwards (pictures) must not move the random state.
+        seed = take_seed() if self.model.training else 0
+        device, dtype = step.device, self._weight_dtype()
+        ones = torch.ones(max(len(self.sites), 1), size, dtype=dtype, device=device)
+        rows = torch.arange(size, device=device)
+        trivial = Plan(seed, rows, None, None, ones, (False,) * len(self.sites), ones[0], trivial=True)
+        on = self._mixing_now()
+        if size < 2 or not on or method.name == "none":
+            return trivial
+        rng = generator(seed)
+        lam = method.draw_lam(rng) if pin.lam is None else pin.lam
+        if lam is not None:
+            lam = method.adjust_lam(lam)
+            if isinstance(lam, Tensor) and lam.shape != (size,):
+                raise BatchError(f"the pinned lam has shape {tuple(lam.shape)} but the batch has {size} rows")
+        site = method.draw_layer(rng, len(self.sites)) if pin.site is None else pin.site
+        if not method.has_permutation:
+            permutation = rows
+        elif pin.permutation is not None:
+            check_permutation(pin.permutation, size)
+            permutation = pin.permutation.to(device)
+        else:
+            permutation = draw_permutation(
+                method.pairing, size, rng, device=device, classes=self._classes(),
+                lengths=None if step.mask is None else step.mask.sum(1), labels=step.labels,
+            )  # fmt: skip
+        weight = torch.as_tensor(1.0 if lam is None else lam, dtype=torch.float64).to(dtype)
+        weight = weight.to(device, non_blocking=True).expand(size)
+        # A row that is its own partner keeps weight 1: the same value, and gradients exact to the bit.
+        weight = torch.where(permutation == rows, ones[0], weight)
+        active = tuple(site is None or number == site for number in range(len(self.sites)))
+        points = torch.stack([weight if on else ones[0] for on in active]) if active else ones
+        layer = None if site is None else method.layer_of(site, self.sites)
+        plan = Plan(seed, permutation, lam, layer, points, active, weight)
+        return method.prepare(step, plan, rng)
+
+    @property
+    def first(self) -> bool:
+        """Whether no training forward has been drawn yet: the time for checks that read values."""
+        return self._steps == 0
+
+    def _mixing_now(self) -> bool:
+        """Tell whether mixing is on at this point of training."""
+        start, stop = self.method.start, self.method.stop
+        if start == 0.0 and stop == 1.0:
+            return True
+        progress = self.progress
+        if self.method.total_steps is not None:
+            progress = self._steps / self.method.total_steps
+        if progress is None:
+            raise OptionError(
+                f"start={start}, stop={stop} need to know how far training is: pass total_steps=, set mixer.progress "
+                f"(0 to 1), or add mixer.callback() to Trainer's callbacks"
+            )
+        return start <= progress < stop
+
+    def _weight_dtype(self) -> torch.dtype:
+        parameter = next(self.model.parameters(), None)
+        return torch.float64 if parameter is not None and parameter.dtype == torch.float64 else torch.float32
+
+    def _classes(self) -> int:
+        return int(getattr(base_config(self.model), "num_labels", 0) or 0)
+
+    # --- the life of a step ---
+
+    def _before(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        if self._depth:
+            return None
+        if getattr(self.model, "_is_replica", False):
+            raise AttachError("nn.DataParallel cannot be mixed; use DistributedDataParallel or one device")
+        pinned_eval = self._pin is not None and self._pin.in_eval
+        if not pinned_eval and not (self.model.training and torch.is_grad_enabled()):
+            self._off = True
+            return None
+        self._off = False
+        inputs = {**dict(zip(self._names, args)), **kwargs}
+        labels, items = inputs.pop("labels", None), inputs.pop("num_items_in_batch", None)
+        step = Step(self, inputs, labels, items)
+        if labels is not None:
+            check_labels(labels, step.size)
+            if not self._loss_checked:
+                self._check_loss(step)
+        elif self.method.needs_labels:
+            raise BatchError(
+                f"method {self.method.name!r} needs the labels before the forward: call the model with labels=, and "
+                f"do not use Trainer's label_smoothing_factor or compute_loss_func (attach(..., label_smoothing=...))"
+            )
+        step.plan = self.last = self._draw(step)
+        if self.model.training:
+            self._steps += 1
+        self._forward = step
+        return (), step.inputs
+
+    def _after(self, output: Any) -> Any:
+        if self._depth:
+            return None
+        step, self._forward, self._off = self._forward, None, False
+        if step is None or output is None:
+            return None
+        plan = step.plan
+        assert plan is not None
+        logits = logits_of(output)
+        if self.method.regularise and not plan.trivial:
+            step.mixed_logits = self._second_forward(step)
+        elif not plan.trivial and step.fired != sum(plan.active):
+            raise UnsupportedModelError(
+                f"only {step.fired} of {sum(plan.active)} points of {self.method.name!r} were reached in this forward "
+                f"of {type(self.model).__name__} (layer drop, or an early exit?); the labels would be mixed without them"
+            )
+        if logits is None:
+            raise UnsupportedModelError(f"{type(self.model).__name__} returns no logits")
+        step.remember(logits)
+        if step.labels is not None:
+            loss = self._pay(step, logits, step.labels, step.items)
+            output = _with_loss(output, loss)
+        else:
+            self._unpaid.add(step)
+        for tensor in _tensors(output):
+            if tensor.requires_grad:
+                tensor.register_hook(_Backward(self, step))
+        return output
+
+    def _second_forward(self, step: Step) -> Tensor:
+        """RegMixup: run the mixed forward after the plain one."""
+        self._forward, self._depth = step, self._depth + 1
+        step.scratch["second"] = True
+        try:
+            logits = logits_of(self.model(**step.inputs))
+        finally:
+            self._forward, self._depth = None, self._depth - 1
+        assert logits is not None
+        if logits.requires_grad:
+            logits.register_hook(_Backward(self, step))
+        return logits
+
+    def _pay(self, step: Step, logits: Tensor, labels: Tensor, items: Tensor | int | None) -> Tensor:
+        """Compute the loss that the plan of `step` asks for."""
+        plan = step.plan
+        assert plan is not None
+        step.paid = True
+        self._unpaid.discard(step)
+        criterion = self.criterion(logits, labels)
+        if plan.trivial:
+            return criterion.total(logits, labels, items)
+        if step.mixed_logits is not None:
+            plain = criterion.total(logits, labels, items)
+            return plain + self.method.loss(criterion, step.mixed_logits, labels, plan, step, items)
+        return self.method.loss(criterion, logits, labels, plan, step, items)
+
+    def _check_loss(self, step: Step) -> None:
+        """Once: the plain loss we mix must be the model's own."""
+        self._loss_checked = True
+        assert step.labels is not None
+        with self.quiet(), torch.no_grad():
+            output = self.model(**step.inputs, labels=step.labels)
+        logits = logits_of(output)
+        if logits is None:
+            raise UnsupportedModelError(f"{type(self.model).__name__} returns no logits")
+        own = output.get("loss") if hasattr(output, "get") else next((t for t in output if t.dim() == 0), None)
+        ours = Criterion(task_kind(base_config(self.model), logits, step.labels)).total(logits, step.labels)
+        check_reproduces(ours, own, type(self.model).__name__)
+
+    @contextlib.contextmanager
+    def quiet(self) -> Iterator[None]:
+        """Run the model as if it were not attached, in eval mode."""
+        self._depth += 1
+        forward, self._forward, off, self._off = self._forward, None, self._off, True
+        try:
+            with evaluation(self.model):
+                yield
+        finally:
+            self._depth -= 1
+            self._forward, self._off = forward, off
+
+    def step_at(self, module: nn.Module) -> tuple[Step | None, bool]:
+        """Return the step a point's hook belongs to now, and whether backward is recomputing it."""
+        if self._forward is not None:
+            return self._forward, False
+        if self._off:
+            return None, False
+        if self._backward is not None and torch._C._current_graph_task_id() != -1:
+            return self._backward, True
+        if module.training and torch.is_grad_enabled():
+            raise AttachError(
+                f"{type(module).__name__} was called in training outside a forward of the attached "
+                f"{type(self.model).__name__}; call the attached model itself, or detach first"
+            )
+        return None, False
+
+    # --- losses ---
+
+    def criterion(self, logits: Tensor, labels: Tensor) -> Criterion:
+        """Return the per-row loss for these logits and labels."""
+        method = self.method
+        if method.loss_fn is not None:
+            return Criterion("custom", function=method.loss_fn)
+        kind = task_kind(base_config(self.model), logits, labels)
+        weights = None
+        if method.class_weights is not None:
+            if kind == "regression":
+                raise OptionError("class_weights do not go with regression")
+            if len(method.class_weights) != logits.shape[-1]:
+                raise OptionError(
+                    f"class_weights has {len(method.class_weights)} values but the model has {logits.shape[-1]} classes"
+                )
+            weights = torch.tensor(method.class_weights, device=logits.device)
+        if kind == "regression" and method.label_smoothing:
+            raise OptionError("label_smoothing does not go with regression")
+        return Criterion(kind, weights, method.label_smoothing)
+
+    def loss(self, logits: Tensor, labels: Tensor, num_items_in_batch: Tensor | int | None = None) -> Tensor:
+        """Return the loss of a forward that was not given the labels: mixed in training, plain otherwise.
+
+        Args:
+            logits: the logits that the forward returned.
+            labels: (B, ...), in the order of the batch.
+            num_items_in_batch: what to normalise by, as Trainer gives it.
+        """
+        if not logits.requires_grad:
+            return self.criterion(logits, labels).total(logits, labels, num_items_in_batch)
+        waiting = list(self._unpaid)
+        own = [step for step in waiting if step.made(logits)] or waiting
+        if len(own) > 1:
+            raise UnpaidLossError(
+                f"{len(own)} forwards wait for their labels and these logits are none of theirs; pass the logits as "
+                f"the model returned them"
+            )
+        if not own:
+            raise UnpaidLossError(
+                "no forward waits for its labels: these logits were paid for already, or were not made by a training "
+                "forward of the attached model"
+            )
+        check_labels(labels, own[0].size)
+        return self._pay(own[0], logits, labels, num_items_in_batch)
+
+    def compute_loss(self, outputs: Any, labels: Tensor, num_items_in_batch: Tensor | int | None = None) -> Tensor:
+        """Return the loss for `Trainer(compute_loss_func=mixer.compute_loss)`."""
+        logits = logits_of(outputs)
+        if logits is None:
+            raise BatchError("the outputs hold no logits")
+        return self.loss(logits, labels, num_items_in_batch)
+
+    # --- reporting ---
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the configuration as plain values, with the version of mixwell."""
+        return {"mixwell_version": __version__, "method": self.method.name, "options": self.method.options()}
+
+    def callback(self) -> Any:
+        """Return a TrainerCallback that tells the mixer how far training is and logs the last lam."""
+        from mixwell.callback import make_callback
+
+        return make_callback(self)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Pin:
+    lam: float | Tensor | None = None
+    permutation: Tensor | None = None
+    site: int | None = None
+    in_eval: bool = False
+
+
+# --- hooks ---------------------------------------------------------------------------------------------------------
+
+
+def _inert(*args: Any, **kwargs: Any) -> None:
+    """What a hook becomes in a copy of the model."""
+
+
+def _make_inert() -> Any:
+    return _inert
+
+
+class _Hook:
+    """A hook that copies and pickles of the model do not carry along."""
+
+    def __init__(self, mixer: Mixer) -> None:
+        self.mixer = mixer
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        return _inert
+
+    def __reduce__(self) -> tuple[Any, tuple[()]]:
+        return _make_inert, ()
+
+
+class _Before(_Hook):
+    def __call__(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
+        return self.mixer._before(args, kwargs)
+
+
+class _After(_Hook):
+    def __call__(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
+        return self.mixer._after(output)
+
+
+class _WordIds(_Hook):
+    """Looks up other words than the ids that the model counts its positions by."""
+
+    def __call__(self, module: nn.Module, args: Any) -> Any:
+        step = self.mixer._forward
+        return None if step is None or "word_ids" not in step.scratch else (step.scratch["word_ids"], *args[1:])
+
+
+class _BlockInput(_Hook):
+    """Keeps a pre-norm block's input for the hook on its attention."""
+
+    def __call__(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        step, _ = self.mixer.step_at(module)
+        if step is not None:
+            step.scratch[module] = first_input(args, kwargs)
+
+
+class _PointHook(_Hook):
+    """Mixes at one module: its output, its input, or its output plus the block's input."""
+
+    def __init__(self, mixer: Mixer, turns: dict[int, tuple[int, Point]], calls: int) -> None:
+        super().__init__(mixer)
+        self.turns = turns
+        self.calls = calls
+        self.how = next(iter(turns.values()))[1].how
+
+    def __call__(self, module: nn.Module, args: Any, kwargs: Any, output: Any = None) -> Any:
+        mixer = self.mixer
+        step, recomputing = mixer.step_at(module)
+        if step is None:
+            return None
+        plan = step.plan
+        assert plan is not None
+        if plan.trivial or (mixer.method.regularise and "second" not in step.scratch):
+            return None
+        turn = 0
+        if self.calls > 1:
+            if recomputing:
+                raise AttachError(
+                    f"{type(module).__name__} is shared by {self.calls} blocks; gradient checkpointing cannot tell "
+                    f"which one it recomputes. Turn checkpointing off for this model"
+                )
+            turn = step.turns.get(module, 0)
+            step.turns[module] = turn + 1
+            if turn not in self.turns:
+                return None
+        number, _ = self.turns[turn]
+        if not plan.active[number] and not torch.compiler.is_compiling():
+            return None
+        if not recomputing and plan.active[number]:
+            step.fired += 1
+        if self.how == "input":
+            x = first_input(args, kwargs)
+            return replace_input(args, kwargs, mixer.method.mix(x, plan, number, step))
+        x = output if isinstance(output, Tensor) else output[0]
+        if x.shape[0] != plan.permutation.shape[0]:
+            raise BatchError(
+                f"{type(module).__name__} works on {x.shape[0]} rows but the batch has {plan.permutation.shape[0]}"
+            )
+        if self.how == "residual":
+            stream = x + step.scratch[self.turns[turn][1].block]
+            mixed = x + (mixer.method.mix(stream, plan, number, step) - stream)
+        else:
+            mixed = mixer.method.mix(x, plan, number, step)
+        return mixed if isinstance(output, Tensor) else (mixed, *output[1:])
+
+
+class _Backward:
+    """Makes a forward's plan current again when backward reaches its outputs."""
+
+    def __init__(self, mixer: Mixer, step: Step) -> None:
+        self.mixer = mixer
+        self.step = step
+
+    def __call__(self, gradient: Tensor) -> None:
+        if not self.step.paid:
+            raise UnpaidLossError(
+                f"the forward was mixed by {self.mixer.method.name!r} but the loss does not mix its labels; {_WAY_OUT}"
+            )
+        self.mixer._backward = self.step
+
+
+def _forward_names(model: nn.Module) -> list[str]:
+    inner = model.get_base_model() if hasattr(model, "get_base_model") else model
+    return list(_inspect.signature(type(inner).forward).parameters)[1:]
+
+
+def _with_loss(output: Any, loss: Tensor) -> Any:
+    """Return the output with the loss first."""
+    if isinstance(output, Tensor):
+        return (loss, output)
+    if isinstance(output, tuple):
+        return (loss, *output)
+    rest = {key: value for key, value in output.items() if key != "loss"}
+    return type(output)(loss=loss, **rest) if dataclasses.is_dataclass(output) else {"loss": loss, **rest}
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _tensors(item)
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            yield from _tensors(item)
+
+
+def probe_step(mixer: Mixer) -> Step:
+    """Return a step of made-up tokens, for methods that prove a pass at attach time."""
+    return Step(mixer, dict(probe_inputs(mixer.model)))

