@@ -144,9 +144,7 @@ def row_losses(model: nn.Module, logits: Tensor, labels: Tensor) -> Tensor:
     return ((logits - targets) ** 2).mean(dim=1)
 
 
-def mixed_loss(
-    model: nn.Module, logits: Tensor, labels: Tensor, perm: Iterable[int], weight: Tensor
-) -> Tensor:
+def mixed_loss(model: nn.Module, logits: Tensor, labels: Tensor, perm: Iterable[int], weight: Tensor) -> Tensor:
     """Compute mean over rows of w l(logits, y) + (1 - w) l(logits, y[perm]) (AMPLIFY eq. 8)."""
     own = row_losses(model, logits, labels)
     partner = row_losses(model, logits, labels[torch.tensor(_partners(perm))])
@@ -467,9 +465,7 @@ def batchmixup(
     return Result(hidden, sentence, logits, torch.stack(terms).mean(), label_weight, real)
 
 
-def nonlinear(
-    model: nn.Module, batch: Batch, *, gate: Tensor, perm: Iterable[int], point: str = "sentence"
-) -> Result:
+def nonlinear(model: nn.Module, batch: Batch, *, gate: Tensor, perm: Iterable[int], point: str = "sentence") -> Result:
     """Compute G x + (1 - G) x[perm]; w = mean of G over features (and positions real in either row)."""
     if point not in ("sentence", "embeddings"):
         raise ValueError(f"point {point!r}")

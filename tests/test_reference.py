@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-import reference
 import torch
-import zoo
 
 import mixwell
+import reference
+import zoo
 
 PERM = torch.tensor([2, 0, 1, 4, 5, 3])
 PAIRS = torch.tensor([3, 2, 1, 0, 5, 4])
@@ -87,7 +87,9 @@ def test_amplify_consistent(model, batch, options, lam):
 
 
 @pytest.mark.parametrize("name", ["embedmix", "sentencemix", "cls"])
-@pytest.mark.parametrize("lam", [0.7, torch.tensor([0.2, 1.0, 0.5, 0.9, 0.4, 0.6], dtype=torch.float64)], ids=["one", "rows"])
+@pytest.mark.parametrize(
+    "lam", [0.7, torch.tensor([0.2, 1.0, 0.5, 0.9, 0.4, 0.6], dtype=torch.float64)], ids=["one", "rows"]
+)
 def test_embedmix_and_sentencemix(model, batch, name, lam):
     slow = reference.embedmix if name == "embedmix" else reference.sentencemix
     check(

@@ -31,20 +31,15 @@ _HOMES = {
 
 def methods() -> dict[str, str]:
     """Return all methods, ours and those of other packages: name -> one line."""
-    from mixwell.methods import load_all
+    # Importing the package of the same name puts it in this function's place; it can be called like this one.
+    from mixwell.methods import summaries
 
-    return {name: method.summary for name, method in load_all().items()}
+    return summaries()
 
 
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
         import importlib
 
-        # `mixwell.methods` the function and `mixwell.methods` the package share a name: the function stays.
-        value = getattr(importlib.import_module(_HOMES[name]), name)
-        globals()["methods"] = _methods
-        return value
+        return getattr(importlib.import_module(_HOMES[name]), name)
     raise AttributeError(f"module 'mixwell' has no attribute {name!r}")
-
-
-_methods = methods

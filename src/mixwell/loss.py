@@ -102,7 +102,7 @@ class Criterion:
         """Return what the sum of the rows is divided by; counts labels the way Trainer does."""
         if self.kind == "custom":
             # One value a row: a step of `items` labels has items / (labels a row) rows.
-            return logits.shape[0] if items is None else _move(items, logits.device) / self.items_a_row(labels)
+            return logits.shape[0] if items is None else torch.as_tensor(items / self.items_a_row(labels)).to(logits)
         if items is not None:
             return _move(items, logits.device)
         if self.kind in ("single_label", "token"):

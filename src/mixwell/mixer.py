@@ -28,7 +28,7 @@ from mixwell.errors import (
 from mixwell.loss import Criterion, check_labels, check_reproduces, task_kind
 from mixwell.methods import Method, build
 from mixwell.plan import Plan, check_permutation, draw_permutation, generator, take_seed
-from mixwell.points import Point, Points, base_config, find_points, logits_of, probe_inputs
+from mixwell.points import Point, Points, base_config, base_model, find_points, logits_of, probe_inputs
 from mixwell.step import Step, evaluation, first_input, replace_input
 
 _MIXERS: weakref.WeakSet[Mixer] = weakref.WeakSet()
@@ -301,11 +301,12 @@ class Mixer:
                 f"method {self.method.name!r} needs the labels before the forward: call the model with labels=, and "
                 f"do not use Trainer's label_smoothing_factor or compute_loss_func (attach(..., label_smoothing=...))"
             )
+        plain = dict(inputs)
         step.plan = self.last = self._draw(step)
         if self.model.training:
             self._steps += 1
         self._forward = step
-        return (), step.inputs
+        return (), plain if self.method.regularise else step.inputs
 
     def _after(self, output: Any) -> Any:
         if self._depth:
@@ -321,7 +322,7 @@ class Mixer:
         elif not plan.trivial and step.fired != sum(plan.active):
             raise UnsupportedModelError(
                 f"only {step.fired} of {sum(plan.active)} points of {self.method.name!r} were reached in this forward "
-                f"of {type(self.model).__name__} (layer drop, or an early exit?); the labels would be mixed without them"
+                f"of {type(self.model).__name__} (layer drop, or an early exit?); the labels would be mixed alone"
             )
         if logits is None:
             raise UnsupportedModelError(f"{type(self.model).__name__} returns no logits")
@@ -594,8 +595,7 @@ class _Backward:
 
 
 def _forward_names(model: nn.Module) -> list[str]:
-    inner = model.get_base_model() if hasattr(model, "get_base_model") else model
-    return list(_inspect.signature(type(inner).forward).parameters)[1:]
+    return list(_inspect.signature(type(base_model(model)).forward).parameters)[1:]
 
 
 def _with_loss(output: Any, loss: Tensor) -> Any:
@@ -605,7 +605,8 @@ def _with_loss(output: Any, loss: Tensor) -> Any:
     if isinstance(output, tuple):
         return (loss, *output)
     rest = {key: value for key, value in output.items() if key != "loss"}
-    return type(output)(loss=loss, **rest) if dataclasses.is_dataclass(output) else {"loss": loss, **rest}
+    kind: Any = type(output) if dataclasses.is_dataclass(output) else dict
+    return kind(loss=loss, **rest)
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:

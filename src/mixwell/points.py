@@ -130,10 +130,15 @@ def modules_outside_tuners(model: nn.Module, prefix: str = "") -> Iterator[tuple
     yield from walk(model, prefix)
 
 
+def base_model(model: nn.Module) -> nn.Module:
+    """Return the transformers model: the model itself, or the one that an adapter wraps (PEFT)."""
+    getter: Any = getattr(model, "get_base_model", None)
+    return model if getter is None else getter()
+
+
 def base_config(model: nn.Module) -> Any:
     """Return the transformers config of a model or of the model an adapter wraps, or None."""
-    inner = model.get_base_model() if hasattr(model, "get_base_model") else model
-    return getattr(inner, "config", None)
+    return getattr(base_model(model), "config", None)
 
 
 def probe_inputs(model: nn.Module, rows: int = 2, length: int = 7) -> dict[str, Tensor]:
@@ -153,7 +158,7 @@ def probe_inputs(model: nn.Module, rows: int = 2, length: int = 7) -> dict[str, 
             f"{type(model).__name__} has no transformers config, so no probe can be made; attach to the transformers "
             f"model inside it"
         )
-    vocabulary = getattr(config, "vocab_size", None) or getattr(config.get_text_config(), "vocab_size", 0)
+    vocabulary = int(getattr(config, "vocab_size", None) or getattr(config.get_text_config(), "vocab_size", None) or 0)
     if vocabulary < 4:
         raise UnsupportedModelError(f"{type(model).__name__} has no vocabulary in its config; only text models so far")
     pad = getattr(config, "pad_token_id", None)
@@ -392,7 +397,7 @@ def _stream(calls: list[_Call], attentions: list[_Call], blocks: list[_Call]) ->
                 (),
                 "unknown",
                 (
-                    f"in block {block.name!r} the norm after attention reads neither its output nor its output plus the "
+                    f"in block {block.name!r} the norm after attention reads neither its output nor that plus the "
                     f"block's input (parallel or sandwich-norm block, or dropout in between)"
                 ),
             )
@@ -405,7 +410,7 @@ def _stream(calls: list[_Call], attentions: list[_Call], blocks: list[_Call]) ->
 
 
 def _word_embedding(model: nn.Module) -> nn.Module | None:
-    inner = model.get_base_model() if hasattr(model, "get_base_model") else model
+    inner: Any = base_model(model)
     try:
         return inner.get_input_embeddings()
     except (AttributeError, NotImplementedError):

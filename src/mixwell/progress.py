@@ -1,38 +1,41 @@
-"""What the user sees while something runs, and the callbacks that watch and steer Trainer.
+"""What the user sees while something runs, and what Trainer is given: its arguments and callbacks.
 
 Progress goes to stderr: a bar with loss, validation and time left on a terminal, a line an epoch elsewhere.
 """
 
 from __future__ import annotations
 
-import contextlib
+import dataclasses
 import math
 import os
 import signal
 import sys
-import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Mapping
 from pathlib import Path
-from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from mixwell.errors import MixwellError, RunError
-from mixwell.runs import prune, rank, write_manifest
+from mixwell.errors import OptionError, RunError, nearest
+from mixwell.runs import Interrupted, StopSignal, prune, rank, write_manifest
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+if TYPE_CHECKING:
+    from mixwell.training import TrainSettings
 
-
-class Interrupted(MixwellError):
-    """Training was stopped by a signal, after a checkpoint.
-
-    Attributes:
-        signal: the signal's number; the command line exits with 128 more.
-    """
-
-    def __init__(self, message: str, number: int) -> None:
-        super().__init__(message)
-        self.signal = number
+# Fields of TrainingArguments that have an option of their own, or that a run depends on.
+TAKEN = {
+    "output_dir": "--output", "num_train_epochs": "--epochs", "per_device_train_batch_size": "--batch-size",
+    "learning_rate": "--learning-rate", "warmup_steps": "--warmup", "weight_decay": "--weight-decay", "seed": "--seed",
+    "lr_scheduler_type": "--scheduler", "label_smoothing_factor": "--label-smoothing", "save_steps": "--save-steps",
+    "metric_for_best_model": "--best-metric", "report_to": "--report-to", "train_sampling_strategy": "--group-by-length",
+    "per_device_eval_batch_size": "--eval-batch-size",
+}  # fmt: skip
+FIXED = {
+    "eval_strategy", "save_strategy", "logging_strategy", "load_best_model_at_end", "greater_is_better", "eval_delay",
+    "eval_on_start", "save_total_limit", "save_only_model", "restore_callback_states_from_checkpoint", "disable_tqdm",
+    "resume_from_checkpoint", "ignore_data_skip", "auto_find_batch_size", "enable_jit_checkpoint", "batch_eval_metrics",
+    "prediction_loss_only", "include_for_metrics", "do_train", "do_eval", "do_predict", "push_to_hub", "log_level",
+    "logging_nan_inf_filter", "remove_unused_columns", "label_names", "eval_do_concat_batches", "use_cache",
+}  # fmt: skip
 
 
 class Reporter:
@@ -189,44 +192,70 @@ def history(log: list[dict[str, Any]], names: set[str]) -> list[dict[str, Any]]:
     return rows
 
 
-# --- signals -----------------------------------------------------------------------------------------------------
+# --- arguments of Trainer -------------------------------------------------------------------------------------------
 
 
-class StopSignal:
-    """Notes the first Ctrl-C or SIGTERM, so that training can stop at a step's end; a second one ends at once."""
+def check_arguments(arguments: Mapping[str, Any]) -> None:
+    """Raise `OptionError` for a field of TrainingArguments that is unknown or not free."""
+    if not arguments:
+        return
+    from transformers import TrainingArguments
 
-    def __init__(self) -> None:
-        self.number: int | None = None
+    known = {f.name for f in dataclasses.fields(TrainingArguments)}
+    for name in arguments:
+        if name in TAKEN:
+            raise OptionError(f"--set {name}: use {TAKEN[name]} for that")
+        if name in FIXED:
+            raise OptionError(f"--set {name}: mixwell decides that itself; leave it out")
+        if name not in known:
+            raise OptionError(f"--set {name}: TrainingArguments has no such field{nearest(name, known)}")
 
-    @contextlib.contextmanager
-    def watching(self) -> Iterator[StopSignal]:
-        """Watch inside; does nothing in threads, where Python has no signals."""
-        if threading.current_thread() is not threading.main_thread():
-            yield self
-            return
-        before = {number: signal.signal(number, self._heard) for number in SIGNALS}
-        try:
-            yield self
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
 
-    def _heard(self, number: int, frame: FrameType | None) -> None:
-        self.number = number
-        for each in SIGNALS:
-            signal.signal(each, signal.default_int_handler if each == signal.SIGINT else signal.SIG_DFL)
+def training_arguments(settings: TrainSettings, task: str, learning_rate: float, folder: str | None) -> Any:
+    """The `TrainingArguments` of a run; without a folder nothing is saved."""
+    import torch
+    from transformers import TrainingArguments
 
-    def agreed(self) -> int | None:
-        """The signal that any of the processes heard; all of them must ask at the same step."""
-        import torch
+    from mixwell.calibration import METRICS
 
-        if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
-            return self.number
-        heard = torch.tensor(self.number or 0)
-        if torch.distributed.get_backend() == "nccl":
-            heard = heard.cuda()
-        torch.distributed.all_reduce(heard, op=torch.distributed.ReduceOp.MAX)
-        return int(heard) or None
+    names = [name for name, info in METRICS.items() if task in info.tasks]
+    if settings.best_metric not in ("loss", *names):
+        raise OptionError(
+            f"best_metric {settings.best_metric!r} is unknown for {task}{nearest(settings.best_metric, names)}; use one "
+            f"of loss, {', '.join(names)}"
+        )
+    check_arguments(settings.arguments)
+    values: dict[str, Any] = {
+        "output_dir": folder,
+        "num_train_epochs": settings.epochs,
+        "per_device_train_batch_size": settings.batch_size,
+        "per_device_eval_batch_size": settings.eval_batch_size,
+        "learning_rate": learning_rate,
+        "warmup_steps": settings.warmup,
+        "weight_decay": settings.weight_decay,
+        "lr_scheduler_type": settings.scheduler,
+        "seed": settings.seed,
+        "train_sampling_strategy": "group_by_length" if settings.group_by_length else "random",
+        "report_to": settings.report_to,
+        "eval_strategy": "epoch",
+        "save_strategy": "epoch",
+        "logging_strategy": "epoch",
+        "metric_for_best_model": settings.best_metric,
+        "greater_is_better": settings.best_metric in METRICS and METRICS[settings.best_metric].higher_is_better,
+        "restore_callback_states_from_checkpoint": True,
+        "logging_nan_inf_filter": False,  # it would hide a loss that is no number
+        "disable_tqdm": True,
+        "log_level": "error",
+        "dataloader_pin_memory": torch.cuda.is_available(),
+        **settings.arguments,
+    }
+    try:
+        arguments = TrainingArguments(**values)
+    except (ValueError, TypeError, ImportError) as error:
+        raise OptionError(f"Trainer refuses these settings: {' '.join(str(error).split())}") from error
+    if arguments.n_gpu > 1:
+        arguments._n_gpu = 1  # DataParallel cannot be mixed; torchrun uses all devices
+    return arguments
 
 
 # --- callbacks ---------------------------------------------------------------------------------------------------

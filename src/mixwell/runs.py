@@ -18,16 +18,20 @@ import hashlib
 import json
 import os
 import shutil
+import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
-from mixwell.errors import RunError
+from mixwell.errors import MixwellError, RunError
 from mixwell.files import write_json
 
 RUN_FORMAT = "mixwell run 1"
 MANIFEST = "mixwell-manifest.json"
 STATE = "trainer_state.json"
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _OURS: set[str] = set()  # folders locked by this process: a POSIX lock does not stop its own process
 
 
@@ -37,6 +41,18 @@ def rank() -> int:
         return int(os.environ.get("RANK", "0"))
     except ValueError:
         return 0
+
+
+class Interrupted(MixwellError):
+    """Training was stopped by a signal, after a checkpoint.
+
+    Attributes:
+        signal: the signal's number; the command line exits with 128 more.
+    """
+
+    def __init__(self, message: str, number: int) -> None:
+        super().__init__(message)
+        self.signal = number
 
 
 class RunFolder:
@@ -126,6 +142,12 @@ class RunFolder:
             RunError: it is missing, damaged or of another version.
         """
         return read_json(self.path / "run.json", RUN_FORMAT, "a run folder")
+
+    def finish(self, metrics: dict[str, Any], *, keep_checkpoints: bool) -> None:
+        """Write metrics.json, the mark of a finished run, and then remove the checkpoints."""
+        write_json(self.path / "metrics.json", metrics)
+        if not keep_checkpoints:
+            remove_checkpoints(self.checkpoints)
 
     def newest_checkpoint(self) -> tuple[Path | None, list[str]]:
         """Return the newest complete checkpoint, and a note for each that had to be passed over."""
@@ -242,6 +264,13 @@ def remove_checkpoint(checkpoint: Path) -> None:
     shutil.rmtree(checkpoint, ignore_errors=True)
 
 
+def remove_checkpoints(folder: Path) -> None:
+    """Remove a folder of checkpoints."""
+    for _, checkpoint in checkpoints_in(folder):
+        remove_checkpoint(checkpoint)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
 def prune(folder: Path, keep: int = 2) -> None:
     """Keep the newest complete checkpoints, the best one of each, and remove the others."""
     complete = sorted((step, path) for step, path in checkpoints_in(folder) if (path / MANIFEST).is_file())
@@ -286,28 +315,65 @@ def _sha256(path: Path) -> str:
     return total.hexdigest()
 
 
+# --- signals -----------------------------------------------------------------------------------------------------
+
+
+class StopSignal:
+    """Notes the first Ctrl-C or SIGTERM, so that training can stop at a step's end; a second one ends at once."""
+
+    def __init__(self) -> None:
+        self.number: int | None = None
+
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[StopSignal]:
+        """Watch inside; does nothing in threads, where Python has no signals."""
+        if threading.current_thread() is not threading.main_thread():
+            yield self
+            return
+        before = {number: signal.signal(number, self._heard) for number in SIGNALS}
+        try:
+            yield self
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _heard(self, number: int, frame: FrameType | None) -> None:
+        self.number = number
+        for each in SIGNALS:
+            signal.signal(each, signal.default_int_handler if each == signal.SIGINT else signal.SIG_DFL)
+
+    def agreed(self) -> int | None:
+        """The signal that any of the processes heard; all of them must ask at the same step."""
+        import torch
+
+        if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+            return self.number
+        heard = torch.tensor(self.number or 0)
+        if torch.distributed.get_backend() == "nccl":
+            heard = heard.cuda()
+        torch.distributed.all_reduce(heard, op=torch.distributed.ReduceOp.MAX)
+        return int(heard) or None
+
+
 # --- errors and versions -----------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn what torch and safetensors raise when a file cannot be written into one line that names `path`."""
+    """Turn what the libraries raise when a file cannot be written into one line that names `path`."""
     from safetensors import SafetensorError
 
     try:
         yield
-    except SafetensorError as error:
-        text = str(error)
-        if "rror" in text and any(sign in text for sign in ("os error", "I/O", "Io")):
-            raise RunError(f"{path}: cannot be written ({text.splitlines()[0]}); make room and use --resume") from error
-        raise
-    except RuntimeError as error:
-        if any(sign in str(error) for sign in ("PytorchStreamWriter", "file write failed", "unexpected pos")):
-            raise RunError(
-                f"{path}: a checkpoint cannot be written (no space left, or a limit on file sizes); make room and use "
-                f"--resume"
-            ) from error
-        raise
+    except OSError as error:
+        raise RunError(f"{path}: cannot be written ({error.strerror or error}); put that right and use --resume") from error
+    except (SafetensorError, RuntimeError) as error:
+        signs = ("os error", "I/O error", "PytorchStreamWriter", "file write failed", "unexpected pos")
+        if not any(sign in str(error) for sign in signs):
+            raise
+        raise RunError(
+            f"{path}: cannot be written (no space left, or a limit on the size of files); make room and use --resume"
+        ) from error
 
 
 def versions() -> dict[str, str]:

@@ -218,7 +218,7 @@ def replace_input(args: Any, kwargs: Any, value: Tensor) -> tuple[Any, Any]:
 @contextlib.contextmanager
 def eager_attention(model: nn.Module) -> Iterator[None]:
     """Run with eager attention, the only one that returns its weights."""
-    configs = {id(m.config): m.config for m in model.modules() if hasattr(m, "config")}
+    configs: dict[int, Any] = {id(m.config): m.config for m in model.modules() if hasattr(m, "config")}
     before = [
         (config, config._attn_implementation_internal)
         for config in configs.values()

@@ -1,36 +1,448 @@
 """From data, a model and a method to a trained, calibrated classifier, on an unmodified Trainer.
 
 `fit` trains a loaded model on tokenised data, in memory or with checkpoints; `train` does all of a run: data, splits,
-model, `fit`, temperature, test metrics and the run folder.
-
-The best epoch is the one with the lowest validation loss (for classification the negative log-likelihood: a proper
-score, which rewards right and honest probabilities alike). Another metric can be named by `best_metric`.
+model, `fit`, temperature, test metrics and the run folder; `resume` continues one that was stopped.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import os
 import re
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
-from mixwell.errors import MixwellError, OptionError, RunError, nearest
-from mixwell.progress import Interrupted, Reporter, StopSignal, history, make_callbacks, make_reporter
-from mixwell.runs import (
-    RunFolder,
-    git_commit,
-    load_weights,
-    rank,
-    read_state,
-    training_over,
-    versions,
-    writing,
+from mixwell import runs
+from mixwell.errors import OptionError, RunError
+from mixwell.progress import (
+    Reporter,
+    check_arguments,
+    history,
+    make_callbacks,
+    make_reporter,
+    training_arguments,
 )
-from mixwell.values import typed_value
+from mixwell.runs import Interrupted, RunFolder, StopSignal
 
 __all__ = ["FitResult", "Interrupted", "RunResult", "TrainSettings", "fit", "resume", "train"]
+
+
+@dataclass
+class TrainSettings:
+    """All that decides a run.
+
+    Attributes:
+        data: a file, folder or hub id; see `mixwell.data.load`, also for `text`, `text_pair`, `label`, `task`,
+            `validation`, `test` (a file or a share), `split_seed` and `drop_leaks`.
+        output: the run folder; None for `runs/<data>-<method>`.
+        fraction: share of train to keep; with `per_class`, `max_train` and `sample_seed` see `TextData.sample`.
+        model: `minilm`, a folder or a hub id.
+        trust_remote_code: run code that comes with the model.
+        method: a name of `mixwell.methods()`, with `method_options`.
+        epochs: the most epochs.
+        batch_size: rows a step on each device; rows meet partners of the same batch.
+        eval_batch_size: rows of a batch in evaluation.
+        learning_rate: None for one by the size of the model.
+        warmup: share of the steps in which the learning rate rises.
+        weight_decay: of AdamW.
+        scheduler: Trainer's name for how the learning rate falls.
+        max_length: the most tokens of a row; fewer where the model takes fewer.
+        patience: stop after so many epochs without a better validation metric; 0 never stops early.
+        best_metric: which epoch's weights are kept. `loss`, the default, is the validation loss: for classification
+            the negative log-likelihood, a proper score that rewards right and honest probabilities alike. Or a
+            metric of `mixwell.calibration.METRICS`.
+        seed: of the new head, the order of the rows, dropout and mixing.
+        class_weights: `none`, or `balanced`: classes weigh in inversely to their share of train.
+        group_by_length: batches of similar length, which is faster but changes which rows meet.
+        label_smoothing: share of each label that is spread over all classes.
+        save_steps: a checkpoint every so many steps, besides the one at each epoch's end.
+        keep_checkpoints: keep them when the run is finished.
+        report_to: where Trainer reports to (`tensorboard`, `wandb` and so on).
+        arguments: more fields of `TrainingArguments`.
+        cache_dir: for tokenised texts.
+    """
+
+    data: str
+    output: str | None = None
+    text: str | None = None
+    text_pair: str | None = None
+    label: str | None = None
+    task: str | None = None
+    validation: str | float | None = None
+    test: str | float | None = None
+    split_seed: int = 0
+    drop_leaks: bool = False
+    fraction: float | None = None
+    per_class: int | None = None
+    max_train: int | None = None
+    sample_seed: int = 0
+    model: str = "minilm"
+    trust_remote_code: bool = False
+    method: str = "amplify"
+    method_options: dict[str, Any] = field(default_factory=dict)
+    epochs: int = 15
+    batch_size: int = 32
+    eval_batch_size: int = 64
+    learning_rate: float | None = None
+    warmup: float = 0.1
+    weight_decay: float = 0.01
+    scheduler: str = "cosine"
+    max_length: int = 256
+    patience: int = 5
+    best_metric: str = "loss"
+    seed: int = 0
+    class_weights: str = "none"
+    group_by_length: bool = False
+    label_smoothing: float = 0.0
+    save_steps: int | None = None
+    keep_checkpoints: bool = False
+    report_to: str = "none"
+    arguments: dict[str, Any] = field(default_factory=dict)
+    cache_dir: str | None = None
+
+    def check(self) -> None:
+        """Raise `OptionError` for a value that cannot be used."""
+        for name, least in (("epochs", 1), ("batch_size", 1), ("eval_batch_size", 1), ("max_length", 3),
+                            ("patience", 0), ("save_steps", 1), ("seed", 0)):  # fmt: skip
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
+                raise OptionError(f"{name} must be a whole number of at least {least}, got {value!r}")
+        if self.learning_rate is not None and not 0 < self.learning_rate < 1:
+            raise OptionError(f"learning_rate must lie between 0 and 1, got {self.learning_rate}")
+        if not 0 <= self.warmup < 1:
+            raise OptionError(f"warmup must be a share of the steps, at least 0 and below 1, got {self.warmup}")
+        if self.class_weights not in ("none", "balanced"):
+            raise OptionError(f"class_weights must be none or balanced, got {self.class_weights!r}")
+        for name, why in (("total_steps", "training knows it"), ("loss_fn", "only the Python call attach takes it")):
+            if name in self.method_options:
+                raise OptionError(f"method option {name!r} cannot be given here: {why}")
+        check_arguments(self.arguments)
+        from mixwell.methods import build
+
+        build(self.method, {**self.method_options, "label_smoothing": self.label_smoothing})
+
+    def run_folder(self) -> str:
+        """The output folder, named or made up."""
+        name = re.sub(r"[^\w.-]+", "-", Path(self.data).name.split(".")[0]).strip("-") or "data"
+        return self.output or str(Path("runs") / f"{name}-{self.method}")
+
+    def to_dict(self) -> dict[str, Any]:
+        """The settings as plain values."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> TrainSettings:
+        """The settings of `to_dict`; raise `RunError` for names this version does not know."""
+        strange = sorted(set(values) - {f.name for f in dataclasses.fields(cls)})
+        if strange:
+            raise RunError(f"the run has a setting {strange[0]!r} that this version of mixwell does not know")
+        return cls(**values)
+
+
+# --- one training ------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class FitResult:
+    """What training gave; the model that was passed in now has the weights of the best epoch.
+
+    Attributes:
+        history: a row an epoch: `epoch`, `step`, `train_loss`, `learning_rate`, `validation` (loss and metrics).
+        best_epoch: the epoch whose weights the model has, counted from 1.
+        epochs: how many were trained.
+        steps: optimiser steps in all.
+        stopped_early: whether patience ran out before the last epoch.
+        learning_rate: the highest.
+        seconds_per_step: mean time of a step without evaluation and saving; None when nothing was left to train.
+        mixer: `Mixer.to_dict()`.
+    """
+
+    history: list[dict[str, Any]]
+    best_epoch: int
+    epochs: int
+    steps: int
+    stopped_early: bool
+    learning_rate: float
+    seconds_per_step: float | None
+    mixer: dict[str, Any]
+
+
+def fit(
+    model: Any,
+    tokenizer: Any,
+    train: Any,
+    validation: Any,
+    settings: TrainSettings,
+    *,
+    task: str = "single_label",
+    reporter: Reporter | None = None,
+    checkpoints: Path | None = None,
+    start: Path | None = None,
+) -> FitResult:
+    """Train a model; it is left with the weights of the best epoch, and detached.
+
+    Seeds are set so that runs of two methods with one seed share the order of the rows and the dropout masks (and the
+    head, if `models.load` was given that seed).
+
+    Args:
+        model: a transformers classifier.
+        tokenizer: its tokenizer, for padding.
+        train: tokenised rows, from `mixwell.data.tokenise`.
+        validation: tokenised rows that choose the best epoch.
+        settings: those of training are used; data, model and output are not.
+        task: `single_label`, `multi_label` or `regression`.
+        reporter: is told of the progress.
+        checkpoints: the folder for checkpoints; None keeps the best weights in memory and writes nothing.
+        start: a complete checkpoint to continue from.
+
+    Raises:
+        Interrupted: a signal came; the last checkpoint is complete. Only with `checkpoints`.
+        RunError: the loss is no number, or a checkpoint cannot be written.
+    """
+    import tempfile
+
+    import numpy as np
+    from transformers import DataCollatorWithPadding, EarlyStoppingCallback, PrinterCallback, Trainer, set_seed
+
+    from mixwell import calibration
+    from mixwell.mixer import attach
+    from mixwell.models import default_learning_rate
+
+    reporter = reporter or Reporter()
+    rate = settings.learning_rate or default_learning_rate(sum(p.numel() for p in model.parameters()))
+    names = {name for name, info in calibration.METRICS.items() if task in info.tasks}
+    options = method_options(settings, train, task)
+    timing: dict[str, float] = {}
+    stop = StopSignal()
+    state = None if start is None else runs.read_state(start)
+    mixer = attach(model, settings.method, **options)
+    try:
+        if state is None or not runs.training_over(state):
+            lengths = [len(ids) for ids in validation["input_ids"]]
+            with tempfile.TemporaryDirectory() as nowhere, quiet_libraries():
+                keep = best_in_memory(settings.best_metric) if checkpoints is None else None
+                callbacks = make_callbacks(
+                    reporter, seed=settings.seed, metric_names=names, timing=timing, checkpoints=checkpoints,
+                    save_steps=settings.save_steps, stop=stop,
+                )  # fmt: skip
+                arguments = training_arguments(settings, task, rate, str(checkpoints or nowhere))
+                if keep is not None:
+                    arguments.save_strategy = "no"
+                if settings.patience:
+                    callbacks.append(EarlyStoppingCallback(early_stopping_patience=settings.patience))
+                trainer = Trainer(
+                    model=model,
+                    args=arguments,
+                    train_dataset=train,
+                    # Sorted by length: less padding, and the order does not matter here.
+                    eval_dataset=validation.select(np.argsort(lengths, kind="stable")),
+                    data_collator=DataCollatorWithPadding(tokenizer),
+                    processing_class=tokenizer,
+                    compute_metrics=lambda found: calibration.metrics(found.predictions, found.label_ids, task),
+                    preprocess_logits_for_metrics=lambda logits, labels: (
+                        logits[0] if isinstance(logits, tuple) else logits
+                    ),
+                    callbacks=[*callbacks, *([keep] if keep is not None else []), mixer.callback()],
+                )
+                trainer.remove_callback(PrinterCallback)
+                set_seed(settings.seed)
+                try:
+                    with stop.watching() if checkpoints else nullcontext(), runs.writing(checkpoints or Path(nowhere)):
+                        trainer.train(resume_from_checkpoint=None if start is None else str(start))
+                finally:
+                    reporter.end()
+                state = dataclasses.asdict(trainer.state)
+                if keep is not None:
+                    model.load_state_dict(keep.weights)
+                    state["best_global_step"] = keep.step
+    finally:
+        mixer.detach()
+    assert state is not None
+    if checkpoints is not None:
+        runs.load_weights(model, checkpoints / f"checkpoint-{state['best_global_step']}")
+    model.eval()
+    rows = history(state["log_history"], names)
+    return FitResult(
+        history=rows,
+        best_epoch=next(row["epoch"] for row in rows if row["step"] == state["best_global_step"]),
+        epochs=len(rows),
+        steps=state["global_step"],
+        stopped_early=state["global_step"] < state["max_steps"],
+        learning_rate=rate,
+        seconds_per_step=timing["seconds"] / timing["steps"] if timing else None,
+        mixer=mixer.to_dict(),
+    )
+
+
+def method_options(settings: TrainSettings, train: Any, task: str) -> dict[str, Any]:
+    """The options for `attach`, with label smoothing and class weights where they are asked for."""
+    import numpy as np
+
+    options = dict(settings.method_options)
+    if settings.label_smoothing:
+        options["label_smoothing"] = settings.label_smoothing
+    if settings.class_weights == "balanced":
+        if task != "single_label":
+            raise OptionError(f"class_weights balanced needs one class a row; the task is {task}")
+        counts = np.bincount(np.asarray(train["labels"]))
+        share = len(train) / np.count_nonzero(counts)
+        options["class_weights"] = [float(share / count) if count else 0.0 for count in counts]
+    return options
+
+
+def best_in_memory(metric: str) -> Any:
+    """A callback that keeps a copy of the best epoch's weights."""
+    from transformers import TrainerCallback
+
+    class KeepBest(TrainerCallback):
+        def __init__(self) -> None:
+            self.best: float | None = None
+            self.step = 0
+            self.weights: dict[str, Any] = {}
+
+        def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            value = kwargs["metrics"][f"eval_{metric}"] * (-1 if args.greater_is_better else 1)
+            if self.best is None or value < self.best:
+                self.best, self.step = value, state.global_step
+                self.weights = {
+                    name: tensor.detach().to("cpu", copy=True) for name, tensor in kwargs["model"].state_dict().items()
+                }
+
+    return KeepBest()
+
+
+@contextmanager
+def quiet_libraries() -> Iterator[None]:
+    """Silence the bars, logs and warnings of transformers and datasets inside; ours say what matters."""
+    import warnings
+
+    import datasets
+    from transformers.utils import logging
+
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    others = datasets.are_progress_bars_disabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    datasets.disable_progress_bars()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()
+        if not others:
+            datasets.enable_progress_bars()
+
+
+# --- a whole run ---------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class RunResult:
+    """A finished run.
+
+    Attributes:
+        folder: the run folder.
+        metrics: what metrics.json holds; empty in processes other than the first.
+        was_finished: whether there was nothing left to do.
+    """
+
+    folder: Path
+    metrics: dict[str, Any]
+    was_finished: bool = False
+
+
+def train(settings: TrainSettings, *, quiet: bool = False) -> RunResult:
+    """Do a whole run and write its folder.
+
+    Raises:
+        MixwellError: of some kind, for all that the user can put right.
+    """
+    return _run(settings, RunFolder(settings.run_folder()), make_reporter(quiet), None)
+
+
+def resume(path: str | Path, *, quiet: bool = False) -> RunResult:
+    """Continue a run from its newest complete checkpoint; on CPU the weights end up the same, bit for bit.
+
+    Raises:
+        RunError: there is no run, its data changed, or another process is at it.
+    """
+    folder = RunFolder(path)
+    record = folder.read_record()
+    return _run(TrainSettings.from_dict(record["settings"]), folder, make_reporter(quiet), record)
+
+
+def _run(settings: TrainSettings, folder: RunFolder, reporter: Reporter, record: dict[str, Any] | None) -> RunResult:
+    from mixwell import data as texts
+    from mixwell import models
+    from mixwell.modelcard import make_record, read_metrics, write_results
+
+    settings.check()
+    first = runs.rank() == 0
+    if record is None and first:
+        folder.check_new()
+    if record is not None and folder.finished:
+        if first and not settings.keep_checkpoints:
+            runs.remove_checkpoints(folder.checkpoints)
+        return RunResult(folder.path, read_metrics(folder.path), was_finished=True)
+    began = time.monotonic()
+    with quiet_libraries():
+        found = texts.load(
+            settings.data, text=settings.text, text_pair=settings.text_pair, label=settings.label, task=settings.task,
+            split_seed=settings.split_seed, validation=settings.validation, test=settings.test,
+            drop_leaks=settings.drop_leaks,
+        ).sample(settings.fraction, settings.per_class, settings.max_train, settings.sample_seed)  # fmt: skip
+        if record is not None and record["data"]["fingerprint"] != found.fingerprint:
+            raise RunError(
+                f"{settings.data}: the data changed since the run {folder.path} began; bring the old data back"
+            )
+        if settings.batch_size > found.train.num_rows:
+            raise OptionError(
+                f"batch size {settings.batch_size} is larger than the {found.train.num_rows} training rows; use "
+                f"--batch-size {max(2, found.train.num_rows // 4)} or fewer"
+            )
+        loaded = models.load(
+            settings.model, task=found.task, labels=found.labels, seed=settings.seed,
+            trust_remote_code=settings.trust_remote_code,
+        )  # fmt: skip
+        length = min(settings.max_length, loaded.longest)
+        notes = [*found.notes, *loaded.notes]
+        if length < settings.max_length:
+            notes.append(f"{settings.model} takes at most {length} tokens: longer texts are cut there")
+        rows = {
+            name: texts.tokenise(table, loaded.tokenizer, max_length=length, cache_dir=settings.cache_dir)
+            for name, table in found.splits.items()
+        }
+        for note in notes:
+            reporter.note(note)
+        with folder.lock(new=record is None) if first else nullcontext():
+            if record is None:
+                record = make_record(settings, found, loaded, length, notes)
+                if first:
+                    folder.write_record(record)
+            elif record["versions"] != runs.versions():
+                reporter.note("versions changed since the run began: the result may differ in the last digits")
+            if first:
+                found.save_splits(folder.path / "splits.json")
+            start, faults = folder.newest_checkpoint()
+            for fault in faults:
+                reporter.note(fault)
+            if first:
+                folder.drop_incomplete()
+            fitted = fit(
+                loaded.model, loaded.tokenizer, rows["train"], rows["validation"], settings,
+                task=found.task, reporter=reporter, checkpoints=folder.checkpoints, start=start,
+            )  # fmt: skip
+            if not first:
+                return RunResult(folder.path, {})
+            metrics = write_results(folder, settings, record, found, loaded, rows, length, fitted, reporter)
+            seconds = time.monotonic() - began
+            record["timing"] = {"seconds": seconds, "seconds_per_step": fitted.seconds_per_step}
+            folder.write_record({key: value for key, value in record.items() if key != "format"})
+            folder.finish(metrics, keep_checkpoints=settings.keep_checkpoints)
+    return RunResult(folder.path, metrics)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import sys
+import types
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -24,6 +26,7 @@ __all__ = [
     "option",
     "pick_layers",
     "register",
+    "summaries",
 ]
 
 _loaded = False
@@ -47,6 +50,21 @@ def load_all() -> dict[str, type[Method]]:
                 ) from error
         _loaded = True
     return dict(sorted(REGISTRY.items()))
+
+
+def summaries() -> dict[str, str]:
+    """Return name -> one line for all methods."""
+    return {name: method.summary for name, method in load_all().items()}
+
+
+class _Package(types.ModuleType):
+    """Lets `mixwell.methods()` be called after this package has taken the place of the function of that name."""
+
+    def __call__(self) -> dict[str, str]:
+        return summaries()
+
+
+sys.modules[__name__].__class__ = _Package
 
 
 def method_class(name: str) -> type[Method]:

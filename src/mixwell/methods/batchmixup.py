@@ -1,13 +1,14 @@
 """BatchMixup: new points from the whole mini-batch.
 
-Yin, Wang, Qu, Xiong: BatchMixup: Improving Training by Interpolating Hidden States of the Entire Mini-batch. Equations 3
-and 4.
+Yin, Wang, Qu, Xiong: BatchMixup: Improving Training by Interpolating Hidden States of the Entire Mini-batch.
+Equations 3 and 4.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,8 +26,8 @@ from mixwell.step import Step
 class BatchMixup(Method):
     """x_i = sum over the batch of softmax_over_batch(M_i) * X, M_i (B, d) ~ Beta(1, 1); labels by the same policy.
 
-    The softmax of numbers in [0, 1] is nearly flat: at B = 32 the new points have about 7 % of the batch's spread around
-    its mean. `temperature` below 1 widens it.
+    The softmax of numbers in [0, 1] is nearly flat: at B = 32 the new points have about 7 % of the batch's spread
+    around its mean. `temperature` below 1 widens it.
     """
 
     name = "batchmixup"
@@ -88,7 +89,7 @@ class BatchMixup(Method):
         if self.loss_form == "dot":
             if criterion.kind != "single_label":
                 raise OptionError("loss_form='dot' needs single-label classification")
-            head = step.mixer.sites[0].module
+            head: Any = step.mixer.sites[0].module
             vectors = getattr(head, "base_layer", head).weight[labels]
             loss = -(step.scratch["points"] * blend(plan.extra["share"].to(vectors.dtype), vectors)).sum(1).mean()
         else:

@@ -1,0 +1,30 @@
+"""`mixwell predict`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+
+def command(
+    run: Annotated[str, typer.Argument(help="A run folder, or the model folder in it.")],
+    source: Annotated[str, typer.Argument(help="A file, a text, or - for stdin, one text a line.", metavar="FILE|TEXT")],
+    format: Annotated[str | None, typer.Option("--format", "-f", help="table, csv, jsonl or parquet.")] = None,
+    output: Annotated[str | None, typer.Option("--output", "-o", help="The file to write; its name tells the format.")] = None,
+    text: Annotated[str | None, typer.Option(help="The text column.")] = None,
+    text_pair: Annotated[str | None, typer.Option(help="The column of the second text.")] = None,
+    batch_size: Annotated[int, typer.Option(min=1, help="Rows at once.")] = 64,
+) -> None:  # fmt: skip
+    """Predict labels and calibrated probabilities, for files of any size."""
+    import sys
+
+    from mixwell import prediction
+
+    chosen = prediction.choose_format(format, output)
+    opened = prediction.open_source(source)
+    classifier = prediction.Classifier.load(run)
+    batches = classifier.records(opened, text=text, text_pair=text_pair, batch_size=batch_size)
+    rows = prediction.write_predictions(batches, chosen, output, sys.stdout)
+    if output:
+        print(f"{rows} predictions in {output}", file=sys.stderr)

@@ -1,0 +1,316 @@
+"""What a run leaves: its record, the model folder with its card, metrics, predictions and pictures."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mixwell import calibration, runs
+from mixwell.errors import RunError
+from mixwell.files import atomic_folder, atomic_path, write_json, write_text
+from mixwell.prediction import MODEL_FORMAT, logits
+
+if TYPE_CHECKING:
+    from mixwell.data import TextData
+    from mixwell.models import LoadedModel
+    from mixwell.progress import Reporter
+    from mixwell.training import FitResult, TrainSettings
+
+METRICS_FORMAT = "mixwell metrics 1"
+EVALUATED = ("validation", "test")
+
+
+def make_record(
+    settings: TrainSettings, found: TextData, loaded: LoadedModel, length: int, notes: list[str]
+) -> dict[str, Any]:
+    """What run.json says from the beginning on.
+
+    Args:
+        settings: of the run.
+        found: the data.
+        loaded: the model.
+        length: the most tokens of a row.
+        notes: what the user was told.
+    """
+    from mixwell.methods import build
+
+    values = settings.to_dict()
+    for name in ("data", "model", "validation", "test"):  # so that --resume works from any folder
+        if isinstance(values[name], str) and Path(values[name]).expanduser().exists():
+            values[name] = str(Path(values[name]).expanduser().resolve())
+    method = build(settings.method, dict(settings.method_options))
+    return {
+        "settings": values,
+        "method": {"name": method.name, "options": method.options()},
+        "model": {
+            "name": settings.model,
+            "class": type(loaded.model).__name__,
+            "parameters": loaded.parameters,
+            "commit": loaded.commit,
+            "max_length": length,
+        },
+        "data": {
+            "source": found.source,
+            "fingerprint": found.fingerprint,
+            "task": found.task,
+            "labels": list(found.labels),
+            "columns": found.columns,
+            "leaks": found.leaks,
+            "rows": {name: table.num_rows for name, table in found.splits.items()},
+        },
+        "seeds": {"seed": settings.seed, "split_seed": settings.split_seed, "sample_seed": settings.sample_seed},
+        "notes": notes,
+        "versions": runs.versions(),
+        "git_commit": runs.git_commit(),
+    }
+
+
+def temperature_of(found: Any, labels: Any, task: str) -> tuple[float | None, str | None]:
+    """Fit the temperature on validation logits; return it and, where it is not to be trusted, a note.
+
+    When every validation row is right by a margin, the likelihood rises without end as the temperature falls. That
+    says the set is too small, not that the model is always right, so the temperature stays at 1.
+    """
+    if task == calibration.REGRESSION:
+        return None, None
+    fitted = calibration.fit_temperature(found, labels, task)
+    if fitted <= calibration.MIN_TEMPERATURE:
+        return 1.0, "all validation rows are predicted right: too few to fit a temperature, so it stays at 1"
+    if fitted >= calibration.MAX_TEMPERATURE:
+        return fitted, "the model has learned next to nothing: the best temperature is the highest allowed"
+    return fitted, None
+
+
+def evaluate(found: Any, labels: Any, task: str, temperature: float | None, names: tuple[str, ...]) -> dict[str, Any]:
+    """The metrics of one split: before and after the temperature, and for each class.
+
+    Args:
+        found: (N, C) logits.
+        labels: the labels.
+        task: of the data.
+        temperature: from validation; None for regression.
+        names: of the classes.
+    """
+    result: dict[str, Any] = {"rows": len(found), "before": calibration.metrics(found, labels, task)}
+    if temperature is not None:
+        result["after"] = calibration.metrics(found, labels, task, temperature)
+    if task == calibration.SINGLE:
+        each = calibration.classwise(found, labels)
+        result["per_class"] = {
+            name: {
+                "precision": float(each["precision"][at]),
+                "recall": float(each["recall"][at]),
+                "f1": float(each["f1"][at]),
+                "rows": int(each["support"][at]),
+            }
+            for at, name in enumerate(names)
+        }
+    return result
+
+
+def write_results(
+    folder: runs.RunFolder,
+    settings: TrainSettings,
+    record: dict[str, Any],
+    data: TextData,
+    loaded: LoadedModel,
+    rows: dict[str, Any],
+    length: int,
+    fitted: FitResult,
+    reporter: Reporter,
+) -> dict[str, Any]:
+    """Evaluate a trained model and write all of the run folder but metrics.json.
+
+    The temperature is fitted on validation; test is only looked at.
+
+    Args:
+        folder: of the run.
+        settings: of the run.
+        record: what run.json holds.
+        data: the texts.
+        loaded: the model, with its best weights.
+        rows: the tokenised splits.
+        length: the most tokens of a row.
+        fitted: what training gave.
+        reporter: is told of what is odd.
+
+    Returns:
+        What metrics.json is to hold.
+    """
+    from mixwell.report import plots
+
+    task = data.task
+    outputs = {
+        name: logits(loaded.model, loaded.tokenizer, rows[name], batch_size=settings.eval_batch_size)
+        for name in EVALUATED
+    }
+    labels = {name: np.asarray(rows[name]["labels"]) for name in EVALUATED}
+    temperature, note = temperature_of(outputs["validation"], labels["validation"], task)
+    if note is not None:
+        reporter.note(note)
+    metrics: dict[str, Any] = {
+        "format": METRICS_FORMAT,
+        "task": task,
+        "method": fitted.mixer,
+        "temperature": temperature,
+        "temperature_note": note,
+        "best_epoch": fitted.best_epoch,
+        "best_metric": settings.best_metric,
+        "epochs": fitted.epochs,
+        "steps": fitted.steps,
+        "stopped_early": fitted.stopped_early,
+        "learning_rate": fitted.learning_rate,
+    }
+    for name in EVALUATED:
+        metrics[name] = evaluate(outputs[name], labels[name], task, temperature, data.labels)
+    metrics["history"] = fitted.history
+    with runs.writing(folder.path):
+        with atomic_folder(folder.model) as target:
+            write_model(target, record, data, loaded, length, metrics)
+        write_table(folder.path / "predictions.parquet", data, outputs, temperature)
+        write_text(folder.path / "loss.svg", plots.losses(fitted.history, fitted.best_epoch))
+        if task == calibration.SINGLE:
+            panels = []
+            for title, t in (("before temperature", 1.0), ("after", temperature or 1.0)):
+                probs = calibration.softmax(outputs["test"] / t)
+                panels.append((title, calibration.reliability_bins(probs, labels["test"]),
+                               calibration.ece(probs, labels["test"])))  # fmt: skip
+            write_text(folder.path / "reliability.svg", plots.reliability(panels))
+    return metrics
+
+
+def write_model(
+    target: Path, record: dict[str, Any], data: TextData, loaded: LoadedModel, length: int, metrics: dict[str, Any]
+) -> None:
+    """Write a folder that `transformers.pipeline` and `mixwell predict` load."""
+    model = loaded.model
+    model.config.mixwell_temperature = metrics["temperature"]
+    model.save_pretrained(str(target))
+    loaded.tokenizer.save_pretrained(str(target))
+    about = {
+        "format": MODEL_FORMAT,
+        "task": data.task,
+        "labels": list(data.labels),
+        "pairs": "text_pair" in data.train.column_names,
+        "temperature": metrics["temperature"],
+        "max_length": length,
+        "method": metrics["method"],
+        "versions": record["versions"],
+    }
+    write_json(target / "mixwell.json", about)
+    write_text(target / "README.md", card(record, metrics))
+
+
+def write_table(path: Path, data: TextData, outputs: dict[str, Any], temperature: float | None) -> None:
+    """Write predictions.parquet: `split`, `row_id`, `label`, `predicted`, `logits`, and for classes
+    `probabilities` and `calibrated`, the probabilities after the temperature.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    tables = []
+    for name, found in outputs.items():
+        table, truth = data.splits[name], data.splits[name]["label"].to_pylist()
+        columns: dict[str, Any] = {"split": pa.array([name] * len(found)), "row_id": table["row_id"].combine_chunks()}
+        if data.task == calibration.REGRESSION:
+            columns |= {"label": pa.array(truth), "predicted": pa.array(found[:, 0].astype(float))}
+        else:
+            if data.task == calibration.MULTI:
+                columns["label"] = pa.array([_named(row, data.labels) for row in truth], pa.list_(pa.string()))
+                columns["predicted"] = pa.array([_named(row, data.labels) for row in found], pa.list_(pa.string()))
+                chance = calibration.sigmoid
+            else:
+                columns["label"] = pa.array([data.labels[at] for at in truth])
+                columns["predicted"] = pa.array([data.labels[at] for at in found.argmax(axis=1)])
+                chance = calibration.softmax
+            columns["probabilities"] = pa.array(list(chance(found)))
+            columns["calibrated"] = pa.array(list(chance(found / (temperature or 1.0))))
+        columns["logits"] = pa.array(list(found))
+        tables.append(pa.table(columns))
+    with atomic_path(path) as temporary:
+        pq.write_table(pa.concat_tables(tables), str(temporary))
+
+
+def _named(row: Any, names: tuple[str, ...]) -> list[str]:
+    return [name for name, value in zip(names, row) if value > 0]
+
+
+def read_metrics(folder: Path) -> dict[str, Any]:
+    """Read metrics.json of a finished run.
+
+    Raises:
+        RunError: it is missing, damaged or of another version.
+    """
+    if not (folder / "metrics.json").is_file():
+        raise RunError(f"{folder}: not a finished run (no metrics.json)")
+    return runs.read_json(folder / "metrics.json", METRICS_FORMAT, "a finished run")
+
+
+def card(record: dict[str, Any], metrics: dict[str, Any]) -> str:
+    """The model card: method, numbers and limits, as Markdown with the hub's header."""
+    data, model, method = record["data"], record["model"], metrics["method"]
+    options = ", ".join(f"{key}={value}" for key, value in method["options"].items() if value is not None)
+    test, temperature = metrics["test"], metrics["temperature"]
+    lines = [
+        "---",
+        "library_name: transformers",
+        "pipeline_tag: text-classification",
+        "tags: [mixwell, mixup, calibration]",
+        "---",
+        "",
+        f"# {Path(data['source']).name}: {model['name'].rstrip('/').split('/')[-1]} with {method['method']}",
+        "",
+        f"Trained with [mixwell](https://pypi.org/project/mixwell/) {record['versions']['mixwell']} from "
+        f"`{Path(model['name']).name}` ({model['parameters'] / 1e6:.0f} million parameters) by `{method['method']}` "
+        f"({options}).",
+        "",
+        "## Numbers",
+        "",
+        f"On {test['rows']:,} test rows, which had no part in training, in the choice of the epoch or in the "
+        "temperature:",
+        "",
+    ]
+    after = test.get("after")
+    lines += ["| metric | before temperature | after |" if after else "| metric | test |", "|---|---:|---:|"[: None if after else 10]]
+    for name, value in test["before"].items():
+        second = f" {after[name]:.4f} |" if after else ""
+        lines.append(f"| {calibration.METRICS[name].title} | {value:.4f} |{second}")
+    if temperature is not None:
+        lines += [
+            "",
+            f"The temperature is {temperature:.4f}, fitted on {metrics['validation']['rows']:,} validation rows. It is "
+            "in `mixwell.json` and, as `mixwell_temperature`, in `config.json`.",
+        ]
+    rows = data["rows"]
+    lines += [
+        "",
+        "## Use",
+        "",
+        "```python",
+        "from mixwell.prediction import Classifier",
+        "",
+        'Classifier.load("this/folder").predict(["a text"])  # calibrated probabilities',
+        "```",
+        "",
+        "`transformers.pipeline` loads the folder too; its scores are those before the temperature.",
+        "",
+        "## Data and limits",
+        "",
+        f"- {rows['train']:,} training, {rows['validation']:,} validation and {rows['test']:,} test rows; fingerprint "
+        f"`{data['fingerprint'][:16]}`.",
+        f"- Texts longer than {model['max_length']} tokens were cut.",
+    ]
+    if data["labels"]:
+        shown = ", ".join(data["labels"][:20]) + (" ..." if len(data["labels"]) > 20 else "")
+        lines.append(f"- Labels: {shown}. The model always chooses among these, also for texts of other kinds.")
+    if any(data["leaks"].values()):
+        lines.append(f"- Texts also in training: {json.dumps(data['leaks'])}; the numbers may be too good.")
+    lines += [
+        "- Probabilities are calibrated for data like the validation rows; elsewhere they may be off.",
+        f"- One run with seed {record['settings']['seed']}: another seed gives somewhat other numbers.",
+        "",
+    ]
+    return "\n".join(lines)

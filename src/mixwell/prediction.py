@@ -1,0 +1,328 @@
+"""Logits of tokenised rows, and calibrated predictions for texts and files of any size."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mixwell.errors import OptionError, RunError
+from mixwell.files import atomic_path
+from mixwell.runs import read_json
+
+MODEL_FORMAT = "mixwell model 1"
+FORMATS = ("table", "csv", "jsonl", "parquet")
+_SUFFIXES = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
+
+
+def logits(model: Any, tokenizer: Any, rows: Any, *, batch_size: int = 64) -> NDArray[np.float32]:
+    """The outputs of a model for tokenised rows, in their order, in eval mode.
+
+    Args:
+        model: a transformers classifier on any device.
+        tokenizer: pads the batches.
+        rows: a tokenised data set, or a list of encoded rows.
+        batch_size: rows at once.
+
+    Returns:
+        (N, C).
+    """
+    import torch
+    from transformers import DataCollatorWithPadding
+
+    collate = DataCollatorWithPadding(tokenizer)
+    device = next(model.parameters()).device
+    count = len(rows)
+    ids = rows["input_ids"] if hasattr(rows, "column_names") else [row["input_ids"] for row in rows]
+    order = np.argsort([-len(row) for row in ids], kind="stable")
+    parts = []
+    was_training = model.training
+    model.eval()
+    try:
+        with torch.inference_mode():
+            for start in range(0, count, batch_size):
+                features = [dict(rows[int(at)]) for at in order[start : start + batch_size]]
+                for feature in features:
+                    feature.pop("labels", None)
+                output = model(**collate(features).to(device))
+                found = output.logits if hasattr(output, "logits") else output[0]
+                parts.append(found.float().cpu().numpy())
+    finally:
+        model.train(was_training)
+    joined = np.concatenate(parts)
+    result = np.empty_like(joined)
+    result[order] = joined
+    return result
+
+
+@dataclass
+class Predictions:
+    """Predictions of a batch.
+
+    Attributes:
+        labels: the class a row; for multi label a list of classes; for regression the value.
+        probabilities: (N, C) calibrated; None for regression.
+    """
+
+    labels: list[Any]
+    probabilities: NDArray[np.float64] | None
+
+    def confidence(self, row: int) -> float | None:
+        """The probability of what was predicted; for multi label of the whole set, taken as independent."""
+        if self.probabilities is None:
+            return None
+        p = self.probabilities[row]
+        return float(np.prod(np.maximum(p, 1 - p))) if isinstance(self.labels[row], list) else float(p.max())
+
+
+class Classifier:
+    """A trained model with its temperature.
+
+    Example:
+        >>> Classifier.load("runs/reviews-amplify").predict(["What a film!"]).labels
+    """
+
+    def __init__(self, model: Any, tokenizer: Any, record: dict[str, Any]) -> None:
+        self.model = model
+        self.tokenizer = tokenizer
+        self.task: str = record["task"]
+        self.labels: list[str] = list(record["labels"])
+        self.temperature: float | None = record.get("temperature")
+        self.max_length: int = record["max_length"]
+        self.pairs: bool = record.get("pairs", False)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Classifier:
+        """Load from a run folder, or from the model folder inside it.
+
+        Raises:
+            RunError: there is no trained model of mixwell.
+        """
+        from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+        from mixwell.models import check_folder
+        from mixwell.training import quiet_libraries
+
+        folder = Path(path).expanduser()
+        if not folder.is_dir():
+            raise RunError(f"{folder}: no such run folder")
+        if (folder / "run.json").is_file():
+            if not (folder / "model" / "mixwell.json").is_file():
+                raise RunError(f"{folder}: the run is not finished; continue it with `mixwell train --resume {folder}`")
+            folder = folder / "model"
+        record = read_json(folder / "mixwell.json", MODEL_FORMAT, "a run or model folder of mixwell")
+        check_folder(folder)
+        with quiet_libraries():
+            tokenizer = AutoTokenizer.from_pretrained(str(folder))
+            model = AutoModelForSequenceClassification.from_pretrained(str(folder), use_safetensors=True)
+        return cls(model.eval(), tokenizer, record)
+
+    def predict(
+        self, texts: Sequence[str], text_pairs: Sequence[str] | None = None, *, batch_size: int = 64
+    ) -> Predictions:
+        """Predict texts.
+
+        Args:
+            texts: the texts.
+            text_pairs: the second texts, for models trained on pairs.
+            batch_size: rows at once.
+        """
+        if self.pairs != (text_pairs is not None):
+            has = "pairs of texts: name the second column with --text-pair" if self.pairs else "single texts"
+            raise OptionError(f"this model was trained on {has}")
+        if not texts:
+            return Predictions([], None if self.task == "regression" else np.zeros((0, len(self.labels))))
+        both = (list(texts),) if text_pairs is None else (list(texts), list(text_pairs))
+        encoded = self.tokenizer(*both, truncation=True, max_length=self.max_length, padding=False)
+        rows = [{name: encoded[name][at] for name in encoded} for at in range(len(texts))]
+        return self.decide(logits(self.model, self.tokenizer, rows, batch_size=batch_size))
+
+    def decide(self, found: NDArray[np.float32]) -> Predictions:
+        """Turn logits (N, C) into labels and calibrated probabilities."""
+        from mixwell.calibration import sigmoid, softmax
+
+        if self.task == "regression":
+            return Predictions([float(value) for value in found[:, 0]], None)
+        scaled = found.astype(np.float64) / (self.temperature or 1.0)
+        if self.task == "multi_label":
+            named = [[self.labels[at] for at in np.flatnonzero(row > 0)] for row in found]
+            return Predictions(named, sigmoid(scaled))
+        return Predictions([self.labels[at] for at in found.argmax(axis=1)], softmax(scaled))
+
+    def records(
+        self,
+        source: Any,
+        *,
+        text: str | None = None,
+        text_pair: str | None = None,
+        batch_size: int = 64,
+        chunk: int = 16,
+        progress: Callable[[int], None] | None = None,
+    ) -> Iterator[list[dict[str, Any]]]:
+        """Predict a file or an iterable of texts, piece by piece; memory does not grow with the file.
+
+        Args:
+            source: see `mixwell.data.iter_rows`.
+            text: the text column.
+            text_pair: the column of the second text.
+            batch_size: rows the model sees at once.
+            chunk: batches read at once, and sorted by length together.
+            progress: called with the rows done.
+
+        Yields:
+            Lists of `row`, `text`, (`text_pair`,) `label`, `probability` and `probabilities` (label -> value).
+        """
+        from mixwell.data import iter_rows
+
+        if text_pair is None and self.pairs:
+            raise OptionError("this model was trained on pairs of texts: name the second column with --text-pair")
+        done = 0
+        for batch in iter_rows(source, text=text, text_pair=text_pair, batch_size=batch_size * chunk):
+            texts = [row["text"] for row in batch]
+            found = self.predict(
+                texts, [row["text_pair"] for row in batch] if self.pairs else None, batch_size=batch_size
+            )
+            made = []
+            for at, row in enumerate(batch):
+                record = {"row": row["row"], "text": row["text"]}
+                if self.pairs:
+                    record["text_pair"] = row["text_pair"]
+                record["label"] = found.labels[at]
+                if found.probabilities is not None:
+                    record["probability"] = found.confidence(at)
+                    record["probabilities"] = dict(zip(self.labels, map(float, found.probabilities[at])))
+                made.append(record)
+            done += len(batch)
+            if progress is not None:
+                progress(done)
+            yield made
+
+
+# --- writing -------------------------------------------------------------------------------------------------------
+
+
+def choose_format(format: str | None, output: str | None) -> str:
+    """The format to write: as asked, else by the output's name, else a table."""
+    if format is not None:
+        if format not in FORMATS:
+            raise OptionError(f"format {format!r} is unknown; use one of {', '.join(FORMATS)}")
+        chosen = format
+    else:
+        chosen = _SUFFIXES.get(Path(output).suffix.lower(), "csv") if output else "table"
+    if chosen == "parquet" and not output:
+        raise OptionError("format parquet needs a file: name it with --output")
+    return chosen
+
+
+def write_predictions(
+    batches: Iterable[list[dict[str, Any]]], format: str, output: str | None, stream: TextIO
+) -> int:
+    """Write predictions as they come; a file appears when it is whole.
+
+    Args:
+        batches: from `Classifier.records`.
+        format: one of `FORMATS`.
+        output: the file, or None for `stream`.
+        stream: where to write without a file.
+
+    Returns:
+        The number of rows.
+    """
+    writer = {"csv": _write_csv, "jsonl": _write_jsonl, "table": _write_table}.get(format)
+    if output is None:
+        assert writer is not None
+        return writer(batches, stream)
+    with atomic_path(output) as path:
+        if writer is None:
+            return _write_parquet(batches, path)
+        with open(path, "w", encoding="utf-8", newline="") as file:
+            return writer(batches, file)
+
+
+def _flat(record: dict[str, Any]) -> dict[str, Any]:
+    """A record with one column a class; several labels joined by `|`."""
+    flat = {name: value for name, value in record.items() if name != "probabilities"}
+    if isinstance(flat["label"], list):
+        flat["label"] = "|".join(flat["label"])
+    return {**flat, **{f"p_{name}": value for name, value in record.get("probabilities", {}).items()}}
+
+
+def _write_csv(batches: Iterable[list[dict[str, Any]]], stream: TextIO) -> int:
+    writer, count = None, 0
+    for batch in batches:
+        for record in map(_flat, batch):
+            if writer is None:
+                writer = csv.DictWriter(stream, list(record), lineterminator="\n")
+                writer.writeheader()
+            writer.writerow(record)
+        count += len(batch)
+    return count
+
+
+def _write_jsonl(batches: Iterable[list[dict[str, Any]]], stream: TextIO) -> int:
+    count = 0
+    for batch in batches:
+        for record in batch:
+            stream.write(json.dumps(record, ensure_ascii=False) + "\n")
+        count += len(batch)
+    return count
+
+
+def _write_table(batches: Iterable[list[dict[str, Any]]], stream: TextIO) -> int:
+    """Columns of fixed width, so that lines can be written as they come."""
+    count = 0
+    for batch in batches:
+        for record in batch:
+            label = record["label"]
+            shown = "|".join(label) if isinstance(label, list) else label if isinstance(label, str) else f"{label:.4f}"
+            if not count:
+                stream.write(f"{'row':>6}  {'label':<24}  {'prob.':>6}  text\n")
+            chance = record.get("probability")
+            text = " ".join(record["text"].split())
+            text = text if len(text) <= 60 else text[:59] + "…"
+            stream.write(f"{record['row']:>6}  {shown:<24}  {'' if chance is None else f'{chance:.4f}':>6}  {text}\n")
+            count += 1
+    return count
+
+
+def _write_parquet(batches: Iterable[list[dict[str, Any]]], path: Path) -> int:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    count = 0
+    writer: Any = None
+    try:
+        for batch in batches:
+            table = pa.Table.from_pylist([_flat(record) for record in batch], None if writer is None else writer.schema)
+            if writer is None:
+                writer = pq.ParquetWriter(str(path), table.schema)
+            writer.write_table(table)
+            count += len(batch)
+    finally:
+        if writer is not None:
+            writer.close()
+    return count
+
+
+def open_source(what: str) -> Any:
+    """What `mixwell predict` was given: a file, `-` for stdin, or a text."""
+    import sys
+
+    if what == "-":
+        return sys.stdin
+    path = Path(what).expanduser()
+    known = (".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".parquet", ".txt")
+    try:
+        exists = path.exists()
+    except OSError:  # a text too long for a file name
+        exists = False
+    if exists or path.name.removesuffix(".gz").endswith(known):
+        return path
+    return [what]

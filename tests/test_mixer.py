@@ -1,0 +1,431 @@
+"""The mixer's rules: who pays, who may attach, what is refused and in which words."""
+
+from __future__ import annotations
+
+import gc
+import json
+import weakref
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import mixwell
+import zoo
+from mixwell.errors import (
+    AttachError,
+    BatchError,
+    LossMismatchError,
+    OptionError,
+    UnpaidLossError,
+    UnsupportedModelError,
+)
+
+PERM = torch.tensor([2, 0, 1, 4, 5, 3])
+
+
+@pytest.fixture
+def model():
+    return zoo.sharpen(zoo.tiny("bert")).train()
+
+
+@pytest.fixture
+def batch():
+    return zoo.batch()
+
+
+def without_labels(batch):
+    return {k: v for k, v in batch.items() if k != "labels"}
+
+
+# --- payment --------------------------------------------------------------------------------------------------------
+
+
+def test_loss_for_loops_that_keep_the_labels(model, batch):
+    mixer = mixwell.attach(model, "amplify")
+    with mixer.pin(lam=0.6, permutation=PERM):
+        want = model(**batch).loss
+        out = model(**without_labels(batch))
+    got = mixer.loss(out.logits, batch["labels"])
+    assert torch.equal(got, want)
+    got.backward()
+
+
+def test_compute_loss_is_plain_in_eval(model, batch):
+    mixer = mixwell.attach(model, "amplify")
+    with torch.no_grad():
+        out = model(**without_labels(batch))
+    assert torch.equal(mixer.compute_loss(out, batch["labels"]), F.cross_entropy(out.logits, batch["labels"]))
+
+
+def test_unpaid_backward_raises_and_names_the_way_out(model, batch):
+    mixwell.attach(model, "sentencemix")
+    logits = model(**without_labels(batch)).logits
+    with pytest.raises(UnpaidLossError, match=r"mixer\.loss.*label_smoothing"):
+        F.cross_entropy(logits, batch["labels"]).backward()
+
+
+def test_two_unpaid_forwards_are_paid_by_their_own_logits(model, batch):
+    mixer = mixwell.attach(model, "cls")
+    with mixer.pin(lam=0.2, permutation=PERM):
+        first = model(**without_labels(batch)).logits
+        want = model(**batch).loss
+    with mixer.pin(lam=0.9, permutation=PERM.flip(0)):
+        second = model(**without_labels(batch)).logits
+    with pytest.raises(UnpaidLossError, match="2 forwards wait"):
+        mixer.loss(first * 1.0, batch["labels"])
+    assert torch.equal(mixer.loss(first, batch["labels"]), want)
+    mixer.loss(second * 1.0, batch["labels"])  # the only one left
+    with pytest.raises(UnpaidLossError, match="no forward waits"):
+        mixer.loss(second, batch["labels"])
+
+
+def test_forgotten_forwards_are_not_kept(model, batch):
+    mixer = mixwell.attach(model, "amplify")
+    for _ in range(5):
+        model(**without_labels(batch))
+    gc.collect()
+    assert len(mixer._unpaid) == 0
+
+
+def test_a_dropped_model_is_collected():
+    model = zoo.tiny("bert")
+    mixwell.attach(model, "amplify")
+    alive = weakref.ref(model)
+    del model
+    gc.collect()
+    assert alive() is None
+
+
+def test_leaving_pin_before_backward(model, batch):
+    model.gradient_checkpointing_enable({"use_reentrant": False})
+    mixer = mixwell.attach(model, "amplify")
+
+    def gradients(inside):
+        model.zero_grad(set_to_none=True)
+        with mixer.pin(lam=0.6, permutation=PERM):
+            loss = model(**batch).loss
+            if inside:
+                loss.backward()
+        if not inside:
+            with mixer.pin(lam=0.1, permutation=PERM.flip(0)):
+                loss.backward()
+        return zoo.gradients(model)
+
+    assert zoo.same(gradients(True), gradients(False))
+
+
+# --- outputs ---------------------------------------------------------------------------------------------------------
+
+
+def test_loss_comes_first_and_tuples_stay_tuples(model, batch):
+    with mixwell.attach(model, "amplify") as mixer, mixer.pin(lam=0.6, permutation=PERM):
+        out = model(**batch)
+        assert next(iter(out.keys())) == "loss"
+        assert out[0] is out.loss
+        parts = model(**batch, return_dict=False)
+        assert isinstance(parts, tuple)
+        assert torch.equal(parts[0], out.loss)
+        assert torch.equal(parts[1], out.logits)
+        positional = model(batch["input_ids"], batch["attention_mask"], labels=batch["labels"])
+        assert torch.equal(positional.loss, out.loss)
+
+
+def test_hidden_states_show_what_was_mixed(model, batch):
+    model.eval()
+    with torch.no_grad():
+        model(**batch, output_hidden_states=True)  # transformers installs its capture hooks now, before ours
+    model.train()
+    with mixwell.attach(model, "tmix", layers=[1]) as mixer, mixer.pin(lam=0.0, permutation=PERM):
+        mixed = model(**batch, output_hidden_states=True).hidden_states
+    model.eval()
+    with torch.no_grad():
+        plain = model(**batch, output_hidden_states=True).hidden_states
+    assert torch.equal(mixed[1], plain[1])
+    assert torch.equal(mixed[2], plain[2][PERM])
+
+
+def test_pin_in_eval(model, batch):
+    model.eval()
+    state = torch.get_rng_state()
+    with torch.no_grad(), mixwell.attach(model, "embedmix") as mixer:
+        plain = model(**batch).logits
+        with mixer.pin(lam=0.5, permutation=PERM, in_eval=True):
+            mixed = model(**batch).logits
+        assert torch.equal(model(**batch).logits, plain)
+    assert not torch.equal(mixed, plain)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_one_row_trains_plain(model, batch):
+    one = {k: v[:1] for k, v in batch.items()}
+    want = model(**one).loss
+    for name in mixwell.methods():
+        with mixwell.attach(model, name) as mixer:
+            assert torch.equal(model(**one).loss, want)
+            assert mixer.last.trivial
+
+
+def test_last_and_to_dict(model, batch):
+    mixer = mixwell.attach(model, "tmix", layers=[0, 2], alpha=0.4)
+    model(**batch)
+    assert 0.5 <= mixer.last.lam <= 1
+    assert mixer.last.layer in (0, 2)
+    assert sorted(mixer.last.permutation.tolist()) == list(range(6))
+    told = json.loads(json.dumps(mixer.to_dict()))
+    assert told["method"] == "tmix"
+    assert told["options"]["alpha"] == 0.4
+    assert told["mixwell_version"] == mixwell.__version__
+    again = mixwell.attach(zoo.tiny("bert"), told["method"], **told["options"])
+    assert again.to_dict() == told
+
+
+# --- options of all methods -----------------------------------------------------------------------------------------
+
+
+def test_label_smoothing_and_class_weights_act_inside_each_term(model, batch):
+    weights = [1.0, 2.0, 0.5]
+    with mixwell.attach(model, "cls", label_smoothing=0.1, class_weights=weights) as mixer:
+        with mixer.pin(lam=0.3, permutation=PERM):
+            out = model(**batch)
+
+    def rows(labels):
+        w = torch.tensor(weights)
+        return F.cross_entropy(out.logits, labels, weight=w, label_smoothing=0.1, reduction="none")
+
+    labels = batch["labels"]
+    want = (0.3 * rows(labels) + 0.7 * rows(labels[PERM])).mean()
+    torch.testing.assert_close(out.loss, want)
+
+
+def test_custom_loss(model, batch):
+    def focal(logits, labels):
+        p = logits.softmax(-1).gather(1, labels[:, None]).squeeze(1)
+        return -((1 - p) ** 2) * p.log()
+
+    with mixwell.attach(model, "cls", loss_fn=focal) as mixer, mixer.pin(lam=0.3, permutation=PERM):
+        out = model(**batch)
+    want = 0.3 * focal(out.logits, batch["labels"]) + 0.7 * focal(out.logits, batch["labels"][PERM])
+    torch.testing.assert_close(out.loss, want.mean())
+    mixwell.attach(model, "cls", loss_fn=lambda logits, labels: focal(logits, labels).mean())
+    with pytest.raises(OptionError, match="one value a row"):
+        model(**batch)
+
+
+def test_a_model_with_an_auxiliary_loss_is_refused(model, batch):
+    class Auxiliary(type(model)):
+        def forward(self, *args, **kwargs):
+            out = super().forward(*args, **kwargs)
+            if out.loss is not None:
+                out.loss = out.loss + 1.0
+            return out
+
+    model.__class__ = Auxiliary
+    mixwell.attach(model, "amplify")
+    with pytest.raises(LossMismatchError, match="auxiliary or custom loss.*loss_fn"):
+        model(**batch)
+
+
+def test_start_and_stop(model, batch):
+    mixer = mixwell.attach(model, "cls", start=0.5, stop=0.9)
+    with pytest.raises(OptionError, match=r"total_steps=.*mixer\.progress.*callback"):
+        model(**batch)
+    for progress, on in ((0.0, False), (0.49, False), (0.5, True), (0.89, True), (0.9, False)):
+        mixer.progress = progress
+        model(**batch)
+        assert mixer.last.trivial is not on
+    mixer.detach()
+    mixer = mixwell.attach(model, "cls", start=0.5, total_steps=4)
+    seen = []
+    for _ in range(4):
+        model(**batch)
+        seen.append(mixer.last.trivial)
+    assert seen == [True, True, False, False]
+
+
+def test_regularise_is_plain_plus_mixed(model, batch):
+    plain = model(**batch)
+    for name in ("amplify", "embedmix", "batchmixup", "ssmix"):
+        pin = {} if name == "batchmixup" else dict(permutation=PERM)
+        with mixwell.attach(model, name) as mixer, mixer.pin(**pin):
+            torch.manual_seed(3)
+            mixed = model(**batch).loss
+        with mixwell.attach(model, name, regularise=True) as mixer, mixer.pin(**pin):
+            torch.manual_seed(3)
+            out = model(**batch)
+        assert torch.equal(out.logits, plain.logits)
+        torch.testing.assert_close(out.loss, plain.loss + mixed)
+        out.loss.backward()
+
+
+# --- wrong uses ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "words"),
+    [
+        ("amplifi", {}, r"'amplifi' is unknown \(did you mean 'amplify'\?\)"),
+        ("amplify", {"aplha": 1}, r"no option 'aplha' \(did you mean 'alpha'\?\)"),
+        ("amplify", {"alpha": 0}, "alpha=0 must be above 0"),
+        ("amplify", {"layers": [7]}, r"7 is not one of 0\.\.2"),
+        ("amplify", {"layers": []}, "mixes nowhere"),
+        ("amplify", {"layers": [1, 1]}, "names one twice"),
+        ("amplify", {"site": "attn"}, "site='attn' is unknown"),
+        ("amplify", {"consistent": True, "site": "attention_raw"}, "needs site='attention'"),
+        ("amplify", {"consistent": True, "pairing": "label"}, "needs mutual pairs"),
+        ("amplify", {"draw": "uniform"}, "draw='uniform' is unknown"),
+        ("amplify", {"pairing": "partner"}, "pairing='partner' is unknown"),
+        ("amplify", {"start": 0.5, "stop": 0.5}, "must be less than stop"),
+        ("amplify", {"label_smoothing": 2}, "label_smoothing=2 must lie between 0 and 1"),
+        ("amplify", {"loss_fn": len, "label_smoothing": 0.1}, "inside it"),
+        ("amplify", {"class_weights": [0, -1]}, "class_weights must be at least 0"),
+        ("tmix", {"layers": [3]}, r"3 is not one of 0\.\.2"),
+        ("manifold", {"layers": [5]}, r"5 is not one of 0\.\.4"),
+        ("input", {"padding": "unused"}, "needs unused_token_id"),
+        ("input", {"padding": "zero"}, "padding='zero' is unknown"),
+        ("attentionmix", {"head": 2}, r"head=2 is not one of 0\.\.1"),
+        ("attentionmix", {"block": 3}, r"3 is not one of 0\.\.2"),
+        ("batchmixup", {"points": 0}, "points=0 must be at least 1"),
+        ("batchmixup", {"pairing": "pairs"}, "mixes the whole batch"),
+        ("batchmixup", {"loss_form": "dot", "label_smoothing": 0.1}, "loss_form='dot' takes no label_smoothing"),
+        ("nonlinear", {"label_policy": "learned", "point": "embeddings"}, "needs point='sentence'"),
+        ("ssmix", {"fraction": 0}, r"fraction=0 must lie in \(0, 1\]"),
+    ],
+)
+def test_wrong_options(model, name, options, words):
+    with pytest.raises(OptionError, match=words):
+        mixwell.attach(model, name, **options)
+    mixwell.attach(model, "none").detach()  # nothing was left behind
+
+
+def test_attaching_twice_or_inside(model):
+    mixer = mixwell.attach(model, "amplify")
+    with pytest.raises(AttachError, match="already has 'amplify' attached"):
+        mixwell.attach(model, "cls")
+    with pytest.raises(AttachError, match="is a part of BertForSequenceClassification"):
+        mixwell.attach(model.bert, "none")
+    mixer.detach()
+
+    class Wrapper(nn.Module):
+        def __init__(self, inner):
+            super().__init__()
+            self.inner, self.config = inner, inner.config
+
+        def forward(self, **kwargs):
+            return self.inner(**kwargs)
+
+    mixwell.attach(model, "cls")
+    with pytest.raises(AttachError, match="a part of this model"):
+        mixwell.attach(Wrapper(model), "cls")
+
+
+def test_two_separate_models(model, batch):
+    other = zoo.tiny("roberta").train()
+    mixwell.attach(model, "amplify")
+    mixwell.attach(other, "embedmix")
+    (model(**batch).loss + other(**batch).loss).backward()
+
+
+def test_calling_a_part_of_the_model_in_training(model, batch):
+    mixwell.attach(model, "amplify")
+    with pytest.raises(AttachError, match="outside a forward of the attached"):
+        model.bert(batch["input_ids"])
+    model.eval()
+    model.bert(batch["input_ids"])
+
+
+def test_wrapped_or_compiled_models(model):
+    with pytest.raises(AttachError, match="DataParallel"):
+        mixwell.attach(nn.DataParallel(model), "amplify")
+    with pytest.raises(AttachError, match=r"attach first, then torch\.compile"):
+        mixwell.attach(torch.compile(model), "amplify")
+
+
+def test_models_that_cannot_be_mixed():
+    with pytest.raises(UnsupportedModelError, match="no transformers config"):
+        mixwell.attach(nn.Linear(2, 2), "amplify")
+    import transformers as tf
+
+    config = tf.FNetConfig(
+        vocab_size=60, hidden_size=16, num_hidden_layers=2, intermediate_size=24, tpu_short_seq_length=8
+    )
+    fnet = tf.FNetForSequenceClassification(config)
+    with pytest.raises(UnsupportedModelError, match="no usable 'attention' point"):
+        mixwell.attach(fnet, "amplify")
+    assert "no: " in str(mixwell.inspect(fnet))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda b: b.update(labels=b["labels"][:4]), "labels have shape"),
+        (lambda b: b.update(attention_mask=torch.ones(6, 1, 13, 13)), "one of shape"),
+        (lambda b: b.pop("input_ids"), "none of input_ids"),
+    ],
+)
+def test_bad_batches(model, batch, change, words):
+    mixwell.attach(model, "embedmix")
+    change(batch)
+    with pytest.raises(BatchError, match=words):
+        model(**batch)
+
+
+def test_bad_pins(model, batch):
+    mixer = mixwell.attach(model, "tmix", layers=[0, 1])
+    with pytest.raises(OptionError, match=r"in \[0, 1\]"), mixer.pin(lam=1.5):
+        pass
+    with pytest.raises(OptionError, match="layer=2 is not one of"), mixer.pin(layer=2):
+        pass
+    with pytest.raises(BatchError, match="not a permutation"), mixer.pin(permutation=[0, 0, 1, 2, 3, 4]):
+        model(**batch)
+    with pytest.raises(BatchError, match="6 rows"), mixer.pin(permutation=[1, 0]):
+        model(**batch)
+    with pytest.raises(BatchError, match="6 rows"), mixer.pin(lam=torch.rand(3)):
+        model(**batch)
+    model(**batch).loss.backward()  # an error inside a forward leaves nothing behind
+
+
+def test_ambiguous_separator(model, batch):
+    batch["input_ids"][0, 12] = 33
+    with mixwell.attach(model, "input"), pytest.raises(BatchError, match="different tokens.*sep_token_id"):
+        model(**batch)
+    with mixwell.attach(model, "input", sep_token_id=zoo.SEP):
+        model(**batch).loss.backward()
+
+
+def test_ssmix_needs_labels(model, batch):
+    mixwell.attach(model, "ssmix")
+    with pytest.raises(BatchError, match="needs the labels before the forward"):
+        model(**without_labels(batch))
+
+
+def test_learned_label_policy_moves(model, batch):
+    with mixwell.attach(model, "nonlinear", label_policy="learned") as mixer:
+        for _ in range(3):
+            model(**batch).loss.backward()
+        assert mixer.method.theta.abs().max() > 0
+
+
+def test_methods_of_other_packages(tmp_path, monkeypatch):
+    """An entry point adds a method; a clash of names is an error."""
+    import subprocess
+    import sys
+
+    package = tmp_path / "other_mix"
+    package.mkdir()
+    (package / "__init__.py").write_text(
+        "from dataclasses import dataclass\n"
+        "from mixwell.methods import DrawsLam, register\n"
+        "@register\n@dataclass\nclass Mine(DrawsLam):\n"
+        "    name = 'mine'\n    summary = 'a method of another package'\n"
+        "    def sites(self, points):\n        return list(points.get('sentence'))\n"
+    )
+    info = tmp_path / "other_mix-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: other-mix\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[mixwell.methods]\nother = other_mix\n")
+    script = "import mixwell; print(mixwell.methods()['mine'])"
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "a method of another package"
