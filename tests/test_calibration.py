@@ -31,9 +31,7 @@ def slow_ece(probs, labels, bins=15):
             if b / bins < conf <= (b + 1) / bins or (b == 0 and conf == 0) or (b == bins - 1 and conf > 1):
                 rows.append((conf, float(np.argmax(p) == labels[i])))
         if rows:
-            total += (
-                len(rows) / len(probs) * abs(np.mean([r[1] for r in rows]) - np.mean([r[0] for r in rows]))
-            )
+            total += len(rows) / len(probs) * abs(np.mean([r[1] for r in rows]) - np.mean([r[0] for r in rows]))
     return total
 
 
@@ -78,9 +76,7 @@ def test_classwise_and_absent_classes():
     got = cal.classwise(z, y)
     for name, want in zip(("precision", "recall", "f1", "support"), (pr, re, f1, sup)):
         np.testing.assert_allclose(got[name], want)
-    assert cal.macro_f1(z, y) == pytest.approx(
-        sk.f1_score(y, pred, average="macro")
-    )  # sklearn leaves 5 out too
+    assert cal.macro_f1(z, y) == pytest.approx(sk.f1_score(y, pred, average="macro"))  # sklearn leaves 5 out too
 
 
 def test_multi_label_against_sklearn():
@@ -136,9 +132,7 @@ def test_confidence_on_an_edge_and_one():
     assert (bars[8].lo, bars[8].hi) == (8 / 15, 9 / 15)
     assert (bars[14].confidence, bars[14].accuracy) == (1.0, 0.5)
     assert np.isnan(bars[0].accuracy)
-    assert sum(b.count / 4 * abs(b.accuracy - b.confidence) for b in bars if b.count) == pytest.approx(
-        cal.ece(p, y)
-    )
+    assert sum(b.count / 4 * abs(b.accuracy - b.confidence) for b in bars if b.count) == pytest.approx(cal.ece(p, y))
 
 
 def test_one_row_and_one_class_predicted():
@@ -214,9 +208,7 @@ def test_temperature_at_its_bounds():
     assert cal.fit_temperature(z, 1 - y) == cal.MAX_TEMPERATURE  # always wrong
     assert cal.fit_temperature(z[:1], y[:1]) == cal.MIN_TEMPERATURE
     assert cal.fit_temperature(np.zeros((5, 3)), np.zeros(5, int)) == 1.0  # nothing to fit
-    assert (
-        cal.fit_temperature(np.array([[1e6, 0.0], [0.0, 1e6], [1e6, 0.0]]), [0, 1, 1]) == cal.MAX_TEMPERATURE
-    )
+    assert cal.fit_temperature(np.array([[1e6, 0.0], [0.0, 1e6], [1e6, 0.0]]), [0, 1, 1]) == cal.MAX_TEMPERATURE
 
 
 # ------------------------------------------------------------------------------------- properties

@@ -98,22 +98,24 @@ def finish(processes: Any, kind: str, wanted: Any, blow: str = "") -> int:
 
 
 def same(one: Path, other: Path, exact: bool = True) -> None:
+    assert not (other / "checkpoints").exists()
     for name in ("model/model.safetensors", "model/config.json", "predictions.parquet", "splits.json"):
         assert (one / name).read_bytes() == (other / name).read_bytes(), name
-    first, second = (json.loads((path / "metrics.json").read_text()) for path in (one, other))
     if exact:
         assert (one / "metrics.json").read_bytes() == (other / "metrics.json").read_bytes()
-    else:  # a stop at a step that is no checkpoint of the other run sums the training loss up in other portions
-        for a, b in zip(first.pop("history"), second.pop("history"), strict=True):
-            assert a.pop("train_loss") == pytest.approx(b.pop("train_loss"), abs=1e-6)
-            assert a == b
-        assert first == second
-    assert not (other / "checkpoints").exists()
+        return
+    first, second = (json.loads((path / "metrics.json").read_text()) for path in (one, other))
+    # A stop at a step that is no checkpoint of the other run sums the training loss up in other portions.
+    for a, b in zip(first.pop("history"), second.pop("history"), strict=True):
+        assert a.pop("train_loss") == pytest.approx(b.pop("train_loss"), abs=1e-6)
+        assert a == b
+    assert first == second
 
 
 @pytest.fixture(scope="session")
 def undisturbed(processes: Any, tiny: Path, data_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:  # noqa: F811
     wanted = settings(tiny, data_file, tmp_path_factory.mktemp("runs") / "whole", save_steps=4, epochs=6, patience=2)
+    assert finish(processes, "resume", wanted) == 100  # no such run; starts the server
     began = time.monotonic()
     assert finish(processes, "train", wanted) == 0
     return wanted, Path(wanted.output), time.monotonic() - began
@@ -130,10 +132,10 @@ def test_random_kills(processes: Any, undisturbed: Any, tmp_path: Path, seed: in
     draw = random.Random(seed)
     wanted = disturbed(undisturbed, tmp_path / "run")
     kills = 0
-    for _ in range(30):
+    while True:
         kind = "resume" if (tmp_path / "run" / "run.json").exists() else "train"
         child, code = start(processes, kind, wanted)
-        child.join(draw.uniform(0.1, 1.2) * undisturbed[2] if kills < 3 else 120)
+        child.join(draw.uniform(0.2, 1.0) * undisturbed[2] if kills < 3 else 120)
         if child.is_alive():
             os.kill(child.pid, signal.SIGKILL)
             child.join()
@@ -142,6 +144,7 @@ def test_random_kills(processes: Any, undisturbed: Any, tmp_path: Path, seed: in
             break
         else:
             pytest.fail(f"exit code {child.exitcode}, {code.value}")
+    assert kills
     same(undisturbed[1], tmp_path / "run")
 
 
@@ -154,3 +157,73 @@ def test_kill_while_writing(processes: Any, undisturbed: Any, tmp_path: Path, bl
     kind = "resume" if (tmp_path / "run" / "run.json").exists() else "train"
     assert finish(processes, kind, wanted) == 0
     same(undisturbed[1], tmp_path / "run")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("step", [2, 10, 21])  # in mid-epoch; the last of an epoch of 11 steps; a checkpoint's
+def test_stop_by_signal(processes: Any, undisturbed: Any, tmp_path: Path, number: int, step: int) -> None:
+    if number == signal.SIGTERM and step != 2:
+        pytest.skip("the same path as SIGINT")
+    wanted = disturbed(undisturbed, tmp_path / "run")
+    assert finish(processes, "train", wanted, f"signal {int(number)} {step}") == 100 + number
+    assert not (tmp_path / "run" / "metrics.json").exists()
+    assert finish(processes, "resume", wanted) == 0
+    same(undisturbed[1], tmp_path / "run", exact=False)
+
+
+def test_group_by_length_and_early_stopping(processes: Any, undisturbed: Any, tmp_path: Path) -> None:
+    options = {"group_by_length": True, "learning_rate": 0.02, "patience": 1, "epochs": 8, "best_metric": "accuracy"}
+    whole = disturbed(undisturbed, tmp_path / "whole", **options)
+    assert finish(processes, "train", whole) == 0
+    assert json.loads((tmp_path / "whole" / "metrics.json").read_text())["stopped_early"]
+    for blow in ("torch.save 5", "metrics"):
+        wanted = disturbed(undisturbed, tmp_path / blow, **options)
+        assert finish(processes, "train", wanted, blow) == -signal.SIGKILL
+        assert finish(processes, "resume", wanted) == 0
+        same(tmp_path / "whole", tmp_path / blow)
+
+
+def test_corrupt_checkpoint(processes: Any, undisturbed: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    from mixwell.runs import RunFolder
+
+    wanted = disturbed(undisturbed, tmp_path / "run")
+    assert finish(processes, "train", wanted, "metrics") == -signal.SIGKILL
+    folder = RunFolder(tmp_path / "run")
+    newest, notes = folder.newest_checkpoint()
+    assert newest is not None
+    assert not notes
+    weights = newest / "model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-5] ^= 1
+    weights.write_bytes(content)
+    older, notes = folder.newest_checkpoint()
+    assert older is not None
+    assert older != newest
+    assert "model.safetensors was changed" in notes[0]
+    assert finish(processes, "resume", wanted) == 0
+    same(undisturbed[1], tmp_path / "run")
+
+
+def test_one_process_at_a_time(processes: Any, undisturbed: Any, tmp_path: Path) -> None:
+    wanted = disturbed(undisturbed, tmp_path / "run", epochs=60, patience=0)
+    child, _ = start(processes, "train", wanted)
+    while not (tmp_path / "run" / "run.json").exists():
+        time.sleep(0.02)
+        assert child.is_alive()
+    try:
+        assert finish(processes, "resume", wanted) == 100
+        assert finish(processes, "train", wanted) == 100
+        assert child.is_alive()
+    finally:
+        os.kill(child.pid, signal.SIGKILL)
+        child.join()
+
+
+def test_changed_data_is_refused(processes: Any, undisturbed: Any, tmp_path: Path) -> None:
+    from test_training import rows, write_csv
+
+    source = write_csv(tmp_path / "films.csv", rows(60))
+    wanted = disturbed(undisturbed, tmp_path / "run", data=str(source))
+    assert finish(processes, "train", wanted, "torch.save 1") == -signal.SIGKILL
+    write_csv(source, rows(61))
+    assert finish(processes, "resume", wanted) == 100

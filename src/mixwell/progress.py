@@ -185,7 +185,7 @@ def history(log: list[dict[str, Any]], names: set[str]) -> list[dict[str, Any]]:
                     "step": int(entry["step"]),
                     "train_loss": total / since if since else None,
                     "learning_rate": rate,
-                    "validation": {key: value for key, value in kept.items() if key == "loss" or key in names},
+                    "validation": {key: kept[key] for key in sorted(kept) if key == "loss" or key in names},
                 }
             )
             total, since = 0.0, 0

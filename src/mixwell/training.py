@@ -6,6 +6,7 @@ model, `fit`, temperature, test metrics and the run folder; `resume` continues o
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import re
 import time
@@ -218,6 +219,7 @@ def fit(
     timing: dict[str, float] = {}
     stop = StopSignal()
     state = None if start is None else runs.read_state(start)
+    config = copy.deepcopy(vars(model.config))
     mixer = attach(model, settings.method, **options)
     try:
         if state is None or not runs.training_over(state):
@@ -260,6 +262,7 @@ def fit(
                     state["best_global_step"] = keep.step
     finally:
         mixer.detach()
+        vars(model.config).update(config)  # Trainer changes use_cache and the ids of special tokens
     assert state is not None
     if checkpoints is not None:
         runs.load_weights(model, checkpoints / f"checkpoint-{state['best_global_step']}")

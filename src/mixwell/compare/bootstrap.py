@@ -143,9 +143,7 @@ def resample(
     """
     parts = [_parts(result, names, task) for result, names in cells]
     out: list[dict[str, list[Any]]] = [{n: [] for n in names} for _, names in cells]
-    groups: dict[
-        bytes, list[int]
-    ] = {}  # cells on the same test set share counts, and one product for their means
+    groups: dict[bytes, list[int]] = {}  # cells on the same test set share counts, and one product for their means
     for k, idx in enumerate(rows):
         groups.setdefault(idx.tobytes(), []).append(k)
     whole = np.arange(size)
@@ -340,10 +338,6 @@ def _spearman(z: Floats, y: Floats) -> Block:
     pairs = [(ranker(z[:, k]), ranker(y[:, k])) for k in range(z.shape[1])]
 
     def block(counts: Any, total: Floats) -> dict[str, Any]:
-        return {
-            "spearman": np.mean(
-                [_weighted_correlation(a(counts), b(counts), counts, total) for a, b in pairs], 0
-            )
-        }
+        return {"spearman": np.mean([_weighted_correlation(a(counts), b(counts), counts, total) for a, b in pairs], 0)}
 
     return block

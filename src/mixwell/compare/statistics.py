@@ -141,13 +141,15 @@ class Comparison:
 # ------------------------------------------------------------------------------------------ one difference
 
 
-def _difference(diffs: ArrayLike, resampled: NDArray[Any] | None, examples: int, level: float) -> Difference:
+def _difference(
+    diffs: ArrayLike, resampled: NDArray[Any] | None, examples: int, level: float, metric: str
+) -> Difference:
     """All of a `Difference` but its verdict."""
     from scipy import special
 
     d = np.asarray(diffs, dtype=np.float64)
     n = len(d)
-    i = interval(d, resampled, examples, level)
+    i = interval(d, resampled, examples, level, metric)
     sd = float(d.std(ddof=1)) if n > 1 else float("nan")
     effect = float("nan")
     if n > 2 and (sd > 0 or i.mean == 0):
@@ -175,9 +177,7 @@ def _judge(d: Difference, p_holm: float, level: float, higher: bool, family: int
             needed = max(needed, d.seeds + 1)
             notes.append(f"about {needed} seeds would show a difference of this size")
     if d.seeds > 1 and d.sign_flip_p is None:
-        notes.append(
-            f"a sign-flip test of {d.seeds} seeds cannot go below p = {smallest_sign_flip_p(d.seeds):.3g}"
-        )
+        notes.append(f"a sign-flip test of {d.seeds} seeds cannot go below p = {smallest_sign_flip_p(d.seeds):.3g}")
     return replace(d, p_holm=p_holm, verdict=verdict, seeds_needed=needed, note="; ".join(notes))
 
 
@@ -200,9 +200,7 @@ def paired_difference(
     names: tuple[str, str] = ("a", "b"),
 ) -> Difference:
     """Difference a - b in one metric over the seeds that both have; the verdict is about `a`."""
-    done = compare(
-        {names[1]: b, names[0]: a}, names[1], [metric], task=task, level=level, resamples=resamples, rng=rng
-    )
+    done = compare({names[1]: b, names[0]: a}, names[1], [metric], task=task, level=level, resamples=resamples, rng=rng)
     difference = done.row(names[0], done.metrics[0]).difference
     assert difference is not None
     return difference
@@ -215,8 +213,7 @@ def _check_results(results: Mapping[str, Sequence[SeedResult]], baseline: str, t
     cal.check_task(task)
     if baseline not in results:
         raise OptionError(
-            f"baseline {baseline!r} is not among the methods{nearest(baseline, results)}: "
-            f"{', '.join(results)}"
+            f"baseline {baseline!r} is not among the methods{nearest(baseline, results)}: {', '.join(results)}"
         )
     by_seed: dict[int, tuple[str, SeedResult]] = {}
     for method, runs in results.items():
@@ -239,9 +236,7 @@ def _check_results(results: Mapping[str, Sequence[SeedResult]], baseline: str, t
     base = {r.seed for r in results[baseline]}
     for method, runs in results.items():
         if not base & {r.seed for r in runs}:
-            raise OptionError(
-                f"method {method!r} has no seed in common with {baseline!r}: train the same seeds"
-            )
+            raise OptionError(f"method {method!r} has no seed in common with {baseline!r}: train the same seeds")
 
 
 def _metric_list(
@@ -326,7 +321,7 @@ def compare(
             if name not in SCALARS:
                 shift = np.stack([again[method, s][name] - again[baseline, s][name] for s in seeds])
                 examples = len(np.unique(np.concatenate([where[s] for s in seeds])))
-            found[method] = _difference(diffs, shift, examples, level)
+            found[method] = _difference(diffs, shift, examples, level, name)
         family = [m for m, d in found.items() if d.seeds > 1]
         adjusted = dict(zip(family, holm([found[m].p for m in family])))
         for m, d in found.items():
@@ -335,9 +330,7 @@ def compare(
             v = np.array(list(of[method].values()))
             sd = float(v.std(ddof=1)) if len(v) > 1 else float("nan")
             mean = float(v.mean())
-            out.append(
-                Row(method, name, info.title, info.higher_is_better, mean, sd, len(v), found.get(method))
-            )
+            out.append(Row(method, name, info.title, info.higher_is_better, mean, sd, len(v), found.get(method)))
     return Comparison(tuple(out), baseline, task, level, tuple(results), tuple(names + scalars))
 
 
@@ -357,9 +350,7 @@ def _evidence(d: Difference, metric: str, level: float) -> str:
     return f"{gain}{unit}, {100 * level:g} % interval {lo} to {hi}, {p}, {seeds}"
 
 
-def summary_sentence(
-    comparison: Comparison, metric: str | None = None, calibration_metric: str | None = None
-) -> str:
+def summary_sentence(comparison: Comparison, metric: str | None = None, calibration_metric: str | None = None) -> str:
     """One plain sentence: what to use, and how sure that is.
 
     Args:

