@@ -183,7 +183,9 @@ def test_group_by_length_and_early_stopping(processes: Any, undisturbed: Any, tm
         same(tmp_path / "whole", tmp_path / blow)
 
 
-def test_corrupt_checkpoint(processes: Any, undisturbed: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_corrupt_checkpoint(
+    processes: Any, undisturbed: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     from mixwell.runs import RunFolder
 
     wanted = disturbed(undisturbed, tmp_path / "run")

@@ -62,6 +62,7 @@ def make_record(
             "rows": {name: table.num_rows for name, table in found.splits.items()},
         },
         "seeds": {"seed": settings.seed, "split_seed": settings.split_seed, "sample_seed": settings.sample_seed},
+        "processes": runs.processes(),
         "notes": notes,
         "versions": runs.versions(),
         "git_commit": runs.git_commit(),
@@ -274,7 +275,10 @@ def card(record: dict[str, Any], metrics: dict[str, Any]) -> str:
         "",
     ]
     after = test.get("after")
-    lines += ["| metric | before temperature | after |" if after else "| metric | test |", "|---|---:|---:|"[: None if after else 10]]
+    lines += [
+        "| metric | before temperature | after |" if after else "| metric | test |",
+        "|---|---:|---:|"[: None if after else 10],
+    ]
     for name, value in test["before"].items():
         second = f" {after[name]:.4f} |" if after else ""
         lines.append(f"| {calibration.METRICS[name].title} | {value:.4f} |{second}")

@@ -34,6 +34,8 @@ class Plan:
         active: for each point, whether it mixes at all; known on the host, so that eager mode can skip it.
         label_weight: (B,), the weight of a row's own label; (n, B) for batchmixup.
         token_mask: (B, T) bool, where tokens are mixed at points with a token axis; None is everywhere.
+        shift: (B, T) long, at causal points the partner's position for each position of a row; None is the same one.
+        shift_mask: (B, T) bool, where the partner has a token there.
         token_weights: (B, T) weights that stand in for `point_weights` at points with a token axis, or None.
         extra: further draws of a method by name (nonlinear's `gate`, batchmixup's `policy`).
         trivial: nothing is mixed in this step.
@@ -47,6 +49,8 @@ class Plan:
     active: tuple[bool, ...]
     label_weight: Tensor
     token_mask: Tensor | None = None
+    shift: Tensor | None = None
+    shift_mask: Tensor | None = None
     token_weights: Tensor | None = None
     extra: Mapping[str, Tensor] = field(default_factory=dict)
     trivial: bool = False

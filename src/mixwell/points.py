@@ -8,6 +8,7 @@ the nearest `ModuleList` item above it, and the layout is told from the order of
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -34,10 +35,13 @@ class Point:
         name: dotted name of the hooked module.
         module: the hooked module.
         how: `output` mixes the module's (first) output, `input` its first input, `residual` the sum of its output and
-            the block's input, for blocks that add the residual after the hooked module.
+            the block's input, for blocks that add the residual after the hooked module, `last` its input at each
+            row's last token, for heads that score every token.
         call: which call of the module, for modules that several blocks share (ALBERT).
         block: the block the point lies in, for `residual`.
         width: size of the last axis of the mixed tensor.
+        stack: `decoder` for the decoder of an encoder-decoder model, else `encoder`.
+        causal: whether tokens see only earlier ones: partners are then lined up at the last token, which is pooled.
     """
 
     kind: str
@@ -48,6 +52,8 @@ class Point:
     call: int = 0
     block: nn.Module | None = None
     width: int = 0
+    stack: str = "encoder"
+    causal: bool = False
 
 
 @dataclass(frozen=True)
@@ -61,6 +67,8 @@ class Points:
         heads: for each block the module whose output carries the attention weights under eager attention.
         layout: how the blocks are built, in words.
         depth: L, the number of block calls.
+        task: `sequence` (one label a row), `token` (one a token) or `span` (extractive question answering).
+        modality: `text` or `image`.
         calls: module -> how often one forward calls it.
     """
 
@@ -70,6 +78,8 @@ class Points:
     heads: tuple[nn.Module, ...]
     layout: str
     depth: int
+    task: str = "sequence"
+    modality: str = "text"
     calls: dict[nn.Module, int] = field(repr=False, default_factory=dict)
 
     def get(self, kind: str) -> tuple[Point, ...]:
@@ -141,16 +151,17 @@ def base_config(model: nn.Module) -> Any:
     return getattr(base_model(model), "config", None)
 
 
-def probe_inputs(model: nn.Module, rows: int = 2, length: int = 7) -> dict[str, Tensor]:
-    """Make up a small valid batch for a text model.
+def probe_inputs(model: nn.Module, rows: int = 2, length: int = 7, last: int = 0) -> dict[str, Tensor]:
+    """Make up a small valid batch: token ids, or pixels for a model that reads images.
 
     Args:
         model: the model; its config gives the vocabulary and the special ids.
         rows: B.
         length: T.
+        last: added to the last word before the end, to see what depends on it.
 
     Returns:
-        input_ids (B, T) and attention_mask (B, T).
+        input_ids (B, T) and attention_mask (B, T), or pixel_values (B, C, H, W).
     """
     config = base_config(model)
     if config is None:
@@ -158,17 +169,28 @@ def probe_inputs(model: nn.Module, rows: int = 2, length: int = 7) -> dict[str, 
             f"{type(model).__name__} has no transformers config, so no probe can be made; attach to the transformers "
             f"model inside it"
         )
-    vocabulary = int(getattr(config, "vocab_size", None) or getattr(config.get_text_config(), "vocab_size", None) or 0)
-    if vocabulary < 4:
-        raise UnsupportedModelError(f"{type(model).__name__} has no vocabulary in its config; only text models so far")
-    pad = getattr(config, "pad_token_id", None)
-    ids = torch.arange(rows * length).view(rows, length) % (vocabulary - 2) + 1
-    if pad is not None:
-        ids = torch.where(ids == pad, (pad + 1) % vocabulary, ids)
-    device = next((p.device for p in model.parameters()), torch.device("cpu"))
-    if device.type == "meta":
+    parameter = next(model.parameters())
+    if parameter.device.type == "meta":
         raise AttachError("the model's weights are on the meta device; load them before attach")
-    return {"input_ids": ids.to(device), "attention_mask": torch.ones_like(ids, device=device)}
+    if getattr(base_model(model), "main_input_name", "input_ids") == "pixel_values":
+        vision = getattr(config, "vision_config", config)
+        side = vision.image_size
+        height, width = (side, side) if isinstance(side, int) else side
+        count = rows * vision.num_channels * height * width
+        pixels = torch.linspace(-1, 1, count).view(rows, vision.num_channels, height, width)
+        return {"pixel_values": pixels.to(parameter)}
+    vocabulary = int(getattr(config, "vocab_size", None) or getattr(config.get_text_config(), "vocab_size", None) or 0)
+    if vocabulary < 8:
+        raise UnsupportedModelError(f"{type(model).__name__} has no vocabulary in its config, and reads no images")
+    special = {getattr(config, f"{name}_token_id", None) for name in ("pad", "bos", "eos", "decoder_start")}
+    words = [word for word in range(vocabulary) if word not in special][: rows * length + 2]
+    ids = torch.tensor([[words[(row * length + place) % len(words)] for place in range(length)] for row in range(rows)])
+    ids[:, -2] = words[(words.index(int(ids[0, -2])) + last) % len(words)]
+    eos = getattr(config, "eos_token_id", None)
+    if isinstance(eos, int) and 0 <= eos < vocabulary:
+        ids[:, -1] = eos  # encoder-decoder classifiers pool there
+    ids = ids.to(parameter.device)
+    return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
 
 
 @contextlib.contextmanager
@@ -184,8 +206,8 @@ def training_flags(model: nn.Module, training: bool) -> Iterator[None]:
             module.training = flag
 
 
-def _trace(model: nn.Module, inputs: dict[str, Tensor]) -> tuple[list[_Call], Any]:
-    """Run the model once, in training mode with its random state untouched, and record every module's calls."""
+def _trace(model: nn.Module, inputs: dict[str, Tensor], training: bool = False) -> tuple[list[_Call], Any]:
+    """Run the model once, its random state untouched, and record every module's calls in order."""
     calls: list[_Call] = []
     open_calls: list[_Call] = []
     clock = iter(range(1 << 30))
@@ -207,7 +229,7 @@ def _trace(model: nn.Module, inputs: dict[str, Tensor]) -> tuple[list[_Call], An
         handles.append(module.register_forward_hook(leave, with_kwargs=True))
     devices = sorted({p.device.index or 0 for p in model.parameters() if p.device.type == "cuda"})
     try:
-        with torch.random.fork_rng(devices=devices), training_flags(model, True), torch.no_grad():
+        with torch.random.fork_rng(devices=devices), training_flags(model, training), torch.no_grad():
             output = model(**inputs)
     finally:
         for handle in handles:
@@ -216,18 +238,30 @@ def _trace(model: nn.Module, inputs: dict[str, Tensor]) -> tuple[list[_Call], An
 
 
 def logits_of(output: Any) -> Tensor | None:
-    """Return the logits of a model's output: the entry of that name, or the first tensor that is no scalar."""
+    """Return the logits of a model's output: the entry of that name, or the first tensor that is no scalar.
+
+    Start and end logits of question answering are stacked to (B, 2, T).
+    """
     if isinstance(output, Tensor):
         return output
-    if isinstance(output, dict) or hasattr(output, "keys"):
+    if isinstance(output, dict):
         if "logits" in output:
             return output["logits"]
+        if "start_logits" in output:
+            return torch.stack([output["start_logits"], output["end_logits"]], 1)
         output = tuple(output.values())
     if isinstance(output, (tuple, list)):
         for item in output:
             if isinstance(item, Tensor) and item.is_floating_point() and item.dim() > 0:
                 return item
     return None
+
+
+def last_token(ids: Tensor, pad: int | None) -> Tensor:
+    """Return the place of each row's last token that is not padding, as transformers' decoder heads pool: (B,)."""
+    if pad is None:
+        return torch.full(ids.shape[:1], ids.shape[1] - 1, device=ids.device)
+    return (torch.arange(ids.shape[1], device=ids.device) * (ids != pad)).argmax(1)
 
 
 def find_points(model: nn.Module) -> Points:
@@ -239,14 +273,13 @@ def find_points(model: nn.Module) -> Points:
     Returns:
         The points found, and for those not found the reason.
     """
+    inputs = probe_inputs(model)
     try:
-        calls, output = _trace(model, probe_inputs(model))
-    except (AttachError, UnsupportedModelError):
-        raise
+        calls, output = _trace(model, inputs)
     except Exception as error:
         raise UnsupportedModelError(
             f"the probe of {type(model).__name__} failed ({type(error).__name__}: {str(error).splitlines()[0]}); "
-            f"only models that run on input_ids and attention_mask can be mixed"
+            f"only models that run on input_ids and attention_mask, or on pixel_values, can be mixed"
         ) from error
     found: dict[str, tuple[Point, ...]] = {}
     missing: dict[str, str] = {}
@@ -260,6 +293,7 @@ def find_points(model: nn.Module) -> Points:
     blocks = _block_calls(calls, attentions, by_name)
     layout = "unknown"
     heads: tuple[nn.Module, ...] = ()
+    stacks: list[tuple[str, bool]] = []
     if not attentions or len(blocks) != len(attentions):
         reason = (
             "no module whose class name ends in 'Attention' was called"
@@ -267,32 +301,76 @@ def find_points(model: nn.Module) -> Points:
             else "its attention modules do not lie in the items of a ModuleList, one each"
         )
         missing.update(dict.fromkeys(("attention", "attention_raw", "block"), reason))
+        blocks = []
     else:
         heads = tuple(call.module for call in attentions)
-        found["block"] = _number("block", blocks)
+        stacks = _stacks(model, calls, blocks)
+        found["block"] = _number("block", blocks, stacks)
         raw = [_last_projection(calls, call) for call in attentions]
         if all(raw):
-            found["attention_raw"] = _number("attention_raw", [call for call in raw if call])
+            found["attention_raw"] = _number("attention_raw", [call for call in raw if call], stacks)
         else:
             missing["attention_raw"] = "an attention module without a linear layer"
-        stream, layout, reason = _stream(calls, attentions, blocks)
+        stream, layout, reason = _stream(calls, attentions, blocks, stacks)
         if stream:
-            found["attention"] = stream
-        else:
+            reason = _dropout_between(model, inputs, stream)
+        if reason:
             missing["attention"] = reason
+        else:
+            found["attention"] = stream
 
     words = _word_embedding(model)
-    if words is None or words not in counts:
-        missing["embeddings"] = "get_input_embeddings() gives no module that a forward calls"
+    if words not in counts:
         words = None
+    embeddings = _embedding_points(None if words is None else names[words], by_name, calls, blocks, stacks)
+    if embeddings:
+        found["embeddings"] = embeddings
     else:
-        found["embeddings"] = (_embedding_point(names[words], by_name, calls, blocks),)
-    head = _logits_linear(calls, logits_of(output))
+        missing["embeddings"] = "get_input_embeddings() gives no module that a forward calls"
+    task, head = _head(calls, output, inputs, getattr(base_config(model), "pad_token_id", None))
     if head is None:
         missing["sentence"] = "no linear layer's output is the logits"
     else:
-        found["sentence"] = (Point("sentence", 0, head.name, head.module, "input", width=_width(head.input)),)
-    return Points(found, missing, words, heads, layout, len(blocks), counts)
+        found["sentence"] = (head,)
+    modality = "image" if "pixel_values" in inputs else "text"
+    return Points(found, missing, words, heads, layout, len(blocks), task, modality, counts)
+
+
+def _stacks(model: nn.Module, calls: list[_Call], blocks: list[_Call]) -> list[tuple[str, bool]]:
+    """Tell for each block which stack it belongs to and whether it is causal.
+
+    A decoder's blocks hold cross-attention. Elsewhere a block is causal if its first position does not depend on the
+    last word.
+    """
+    kinds = [
+        "decoder"
+        if any(_ATTENTION.search(type(c.module).__name__) and _is_cross(c) for c in _inside(calls, block))
+        else "encoder"
+        for block in blocks
+    ]
+    other = probe_inputs(model, last=1)
+    if "input_ids" not in other:
+        return [(kind, False) for kind in kinds]
+    again = {(call.name, call.enter): call for call in _trace(model, other)[0]}
+    result = []
+    for kind, block in zip(kinds, blocks):
+        twin = again.get((block.name, block.enter))
+        free = (
+            twin is not None
+            and block.output is not None
+            and twin.output is not None
+            and torch.equal(block.output[:, 0], twin.output[:, 0])
+        )
+        result.append((kind, kind == "decoder" or free))
+    return result
+
+
+def _is_cross(call: _Call) -> bool:
+    return bool(
+        _CROSS.search(type(call.module).__name__)
+        or _CROSS.search(call.name.rsplit(".", 1)[-1])
+        or getattr(call.module, "is_cross_attention", False)
+    )
 
 
 def _attention_calls(calls: list[_Call]) -> list[_Call]:
@@ -300,10 +378,7 @@ def _attention_calls(calls: list[_Call]) -> list[_Call]:
     matched = [
         call
         for call in calls
-        if _ATTENTION.search(type(call.module).__name__)
-        and not _CROSS.search(type(call.module).__name__)
-        and not _CROSS.search(call.name.rsplit(".", 1)[-1])
-        and not getattr(call.module, "is_cross_attention", False)
+        if _ATTENTION.search(type(call.module).__name__) and not _is_cross(call)
     ]
     return [
         call for call in matched if not any(other.enter < call.enter and call.leave < other.leave for other in matched)
@@ -327,14 +402,15 @@ def _block_calls(calls: list[_Call], attentions: list[_Call], by_name: dict[str,
     return blocks
 
 
-def _number(kind: str, calls: list[_Call]) -> tuple[Point, ...]:
+def _number(kind: str, calls: list[_Call], stacks: list[tuple[str, bool]]) -> tuple[Point, ...]:
     """Make points of calls, numbering repeated calls of one module."""
     seen: dict[nn.Module, int] = {}
     points = []
-    for index, call in enumerate(calls):
+    for index, (call, (stack, causal)) in enumerate(zip(calls, stacks)):
         turn = seen.get(call.module, 0)
         seen[call.module] = turn + 1
-        points.append(Point(kind, index, call.name, call.module, "output", turn, width=_width(call.output)))
+        width = _width(call.output)
+        points.append(Point(kind, index, call.name, call.module, "output", turn, None, width, stack, causal))
     return tuple(points)
 
 
@@ -363,7 +439,9 @@ def _close(a: Tensor | None, b: Tensor | None) -> bool:
     return a is not None and b is not None and a.shape == b.shape and torch.allclose(a, b, rtol=1e-4, atol=1e-5)
 
 
-def _stream(calls: list[_Call], attentions: list[_Call], blocks: list[_Call]) -> tuple[tuple[Point, ...], str, str]:
+def _stream(
+    calls: list[_Call], attentions: list[_Call], blocks: list[_Call], stacks: list[tuple[str, bool]]
+) -> tuple[tuple[Point, ...], str, str]:
     """Find the stream after attention in every block: the value the feed-forward part reads.
 
     Returns:
@@ -372,10 +450,9 @@ def _stream(calls: list[_Call], attentions: list[_Call], blocks: list[_Call]) ->
     sites: list[tuple[_Call, str, _Call]] = []
     layouts: list[str] = []
     for attention, block in zip(attentions, blocks):
-        inside = _inside(calls, attention)
-        leaves = [call for call in inside if not any(call.module.children())]
-        later = [call for call in _inside(calls, block) if call.enter > attention.leave and _is_norm(call.module)]
-        following = min(later, key=lambda call: call.enter, default=None)
+        leaves = [call for call in _inside(calls, attention) if not any(call.module.children())]
+        norms = [call for call in _inside(calls, block) if _is_norm(call.module)]
+        following = min((n for n in norms if n.enter > attention.leave), key=lambda call: call.enter, default=None)
         if leaves and _is_norm(max(leaves, key=lambda call: call.enter).module):
             sites.append((attention, "output", block))
             layouts.append("post-norm, residual and norm inside the attention module")
@@ -385,28 +462,42 @@ def _stream(calls: list[_Call], attentions: list[_Call], blocks: list[_Call]) ->
             sites.append((attention, "output", block))
             layouts.append("residual inside the attention module")
         elif _close(following.input, attention.output + block.input):
-            before = [call for call in _inside(calls, block) if call.enter < attention.enter and _is_norm(call.module)]
-            if any(_close(call.input, block.input) for call in before):
-                sites.append((attention, "residual", block))
-                layouts.append("pre-norm")
-            else:
+            if _close(max(norms, key=lambda call: call.leave).output, block.output):
                 sites.append((following, "output", block))
                 layouts.append("post-norm, norm after the attention module")
+            else:
+                sites.append((attention, "residual", block))
+                layouts.append("pre-norm")
         else:
-            return (
-                (),
-                "unknown",
-                (
-                    f"in block {block.name!r} the norm after attention reads neither its output nor that plus the "
-                    f"block's input (parallel or sandwich-norm block, or dropout in between)"
-                ),
+            reason = (
+                f"in block {block.name!r} the norm after attention reads neither its output nor that plus the block's "
+                f"input (a parallel or sandwich-norm block)"
             )
-    numbered = _number("attention", [site for site, _, _ in sites])
+            return (), "unknown", reason
     points = tuple(
-        Point(point.kind, point.index, point.name, point.module, how, point.call, block.module, point.width)
-        for point, (_, how, block) in zip(numbered, sites)
+        dataclasses.replace(point, how=how, block=block.module)
+        for point, (_, how, block) in zip(_number("attention", [site for site, _, _ in sites], stacks), sites)
     )
     return points, ", ".join(sorted(set(layouts))), ""
+
+
+def _dropout_between(model: nn.Module, inputs: dict[str, Tensor], stream: tuple[Point, ...]) -> str:
+    """Return why residual points cannot be mixed in training mode: dropout between attention and residual."""
+    if not any(point.how == "residual" for point in stream):
+        return ""
+    calls, _ = _trace(model, inputs, training=True)
+    for point in stream:
+        attention = next(call for call in calls if call.module is point.module)
+        block = next(call for call in calls if call.module is point.block)
+        later = [c for c in _inside(calls, block) if _is_norm(c.module) and c.enter > attention.leave]
+        following = min(later, key=lambda call: call.enter)
+        assert attention.output is not None and block.input is not None
+        if not _close(following.input, attention.output + block.input):
+            return (
+                f"block {point.name.rsplit('.', 1)[0]!r} puts dropout between attention and residual; set that dropout "
+                f"to 0 in the model's config, or use site='attention_raw' or another method"
+            )
+    return ""
 
 
 def _word_embedding(model: nn.Module) -> nn.Module | None:
@@ -417,31 +508,59 @@ def _word_embedding(model: nn.Module) -> nn.Module | None:
         return None
 
 
-def _embedding_point(name: str, by_name: dict[str, nn.Module], calls: list[_Call], blocks: list[_Call]) -> Point:
-    """Return the outermost module around the word embedding that holds no block; else the first block's input."""
-    best = name
-    parts = name.split(".")
-    for size in range(len(parts) - 1, 0, -1):
-        ancestor = ".".join(parts[:size])
-        if any(block.name == ancestor or block.name.startswith(ancestor + ".") for block in blocks):
-            break
-        best = ancestor
-    if best == name and blocks:
-        # Word embedding, position and dropout lie loose in the model: their sum is what the first block reads.
-        return Point("embeddings", 0, blocks[0].name, blocks[0].module, "input", width=_width(blocks[0].input))
-    width = next(_width(call.output) for call in calls if call.name == best)
-    return Point("embeddings", 0, best, by_name[best], width=width)
+def _embedding_points(
+    words: str | None,
+    by_name: dict[str, nn.Module],
+    calls: list[_Call],
+    blocks: list[_Call],
+    stacks: list[tuple[str, bool]],
+) -> tuple[Point, ...]:
+    """Return the embedding output of each stack.
+
+    That is the outermost module around the word embedding that holds no block. Where there is none (word embedding,
+    positions and dropout lie loose in the model) it is what the first block of the stack reads.
+    """
+    single = len({stack for stack, _ in stacks}) < 2
+    if words is not None and single:
+        best, parts = words, words.split(".")
+        for size in range(len(parts) - 1, 0, -1):
+            ancestor = ".".join(parts[:size])
+            if any(block.name == ancestor or block.name.startswith(ancestor + ".") for block in blocks):
+                break
+            best = ancestor
+        if best != words or not blocks:
+            width = next((_width(call.output) for call in calls if call.name == best), 0)
+            return (Point("embeddings", 0, best, by_name[best], width=width, causal=bool(stacks) and stacks[0][1]),)
+    points: dict[str, Point] = {}
+    for block, (stack, causal) in zip(blocks, stacks):
+        if stack not in points and block.input is not None:
+            points[stack] = Point(
+                "embeddings", len(points), block.name, block.module, "input",
+                width=_width(block.input), stack=stack, causal=causal,
+            )  # fmt: skip
+    return tuple(points.values())
 
 
-def _logits_linear(calls: list[_Call], logits: Tensor | None) -> _Call | None:
+def _head(
+    calls: list[_Call], output: Any, inputs: dict[str, Tensor], pad: int | None
+) -> tuple[str, Point | None]:
+    """Return the task and the point before the linear layer that makes the logits."""
+    logits = logits_of(output)
     if logits is None:
-        return None
-    makers = [
-        call
-        for call in calls
-        if _is_projection(call.module)
-        and call.output is not None
-        and call.output.shape == logits.shape
-        and torch.equal(call.output, logits)
-    ]
-    return max(makers, key=lambda call: call.enter) if makers else None
+        return "sequence", None
+    task = "span" if isinstance(output, dict) and "start_logits" in output else "token" if logits.dim() == 3 else "sequence"
+    wanted = logits.transpose(1, 2) if task == "span" else logits
+    found: tuple[_Call, str] | None = None
+    for call in calls:
+        if not _is_projection(call.module) or call.output is None:
+            continue
+        if call.output.shape == wanted.shape and torch.equal(call.output, wanted):
+            found = call, "input"
+        elif "input_ids" in inputs and call.output.dim() == 3 and call.output.shape[::2] == wanted.shape:
+            rows = torch.arange(wanted.shape[0], device=wanted.device)
+            if torch.equal(call.output[rows, last_token(inputs["input_ids"], pad)], wanted):
+                found = call, "last"
+    if found is None:
+        return task, None
+    call, how = found
+    return task, Point("sentence", 0, call.name, call.module, how, width=_width(call.input))

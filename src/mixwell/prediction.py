@@ -221,9 +221,7 @@ def choose_format(format: str | None, output: str | None) -> str:
     return chosen
 
 
-def write_predictions(
-    batches: Iterable[list[dict[str, Any]]], format: str, output: str | None, stream: TextIO
-) -> int:
+def write_predictions(batches: Iterable[list[dict[str, Any]]], format: str, output: str | None, stream: TextIO) -> int:
     """Write predictions as they come; a file appears when it is whole.
 
     Args:

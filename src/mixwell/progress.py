@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mixwell.errors import OptionError, RunError, nearest
-from mixwell.runs import Interrupted, StopSignal, prune, rank, write_manifest
+from mixwell.runs import Interrupted, StopSignal, processes, prune, rank, write_manifest
 
 if TYPE_CHECKING:
     from mixwell.training import TrainSettings
@@ -179,6 +179,7 @@ def history(log: list[dict[str, Any]], names: set[str]) -> list[dict[str, Any]]:
             rate = entry.get("learning_rate", rate)
         elif "eval_loss" in entry:
             kept = {key.removeprefix("eval_"): value for key, value in entry.items() if key.startswith("eval_")}
+            kept["loss"] = kept.get("nll", kept.get("mse"))
             rows.append(
                 {
                     "epoch": round(entry["epoch"]),
@@ -211,6 +212,15 @@ def check_arguments(arguments: Mapping[str, Any]) -> None:
             raise OptionError(f"--set {name}: TrainingArguments has no such field{nearest(name, known)}")
 
 
+def best_metric(name: str, task: str) -> str:
+    """The metric that chooses the best epoch.
+
+    `loss` is taken from the gathered logits: Trainer's own `eval_loss` is too high by the number of processes for
+    models that do not use `num_items_in_batch`.
+    """
+    return name if name != "loss" else "mse" if task == "regression" else "nll"
+
+
 def training_arguments(settings: TrainSettings, task: str, learning_rate: float, folder: str | None) -> Any:
     """The `TrainingArguments` of a run; without a folder nothing is saved."""
     import torch
@@ -219,6 +229,7 @@ def training_arguments(settings: TrainSettings, task: str, learning_rate: float,
     from mixwell.calibration import METRICS
 
     names = [name for name, info in METRICS.items() if task in info.tasks]
+    best = best_metric(settings.best_metric, task)
     if settings.best_metric not in ("loss", *names):
         raise OptionError(
             f"best_metric {settings.best_metric!r} is unknown for {task}{nearest(settings.best_metric, names)}; use one "
@@ -240,19 +251,27 @@ def training_arguments(settings: TrainSettings, task: str, learning_rate: float,
         "eval_strategy": "epoch",
         "save_strategy": "epoch",
         "logging_strategy": "epoch",
-        "metric_for_best_model": settings.best_metric,
-        "greater_is_better": settings.best_metric in METRICS and METRICS[settings.best_metric].higher_is_better,
+        "metric_for_best_model": best,
+        "greater_is_better": METRICS[best].higher_is_better,
         "restore_callback_states_from_checkpoint": True,
         "logging_nan_inf_filter": False,  # it would hide a loss that is no number
         "disable_tqdm": True,
         "log_level": "error",
+        "log_level_replica": "error",
         "dataloader_pin_memory": torch.cuda.is_available(),
         **settings.arguments,
     }
+    if processes() > 1 and not torch.accelerator.is_available():
+        values["use_cpu"] = True  # else each process would train alone, all of them as the first
     try:
         arguments = TrainingArguments(**values)
     except (ValueError, TypeError, ImportError) as error:
         raise OptionError(f"Trainer refuses these settings: {' '.join(str(error).split())}") from error
+    if arguments.world_size != processes():
+        raise OptionError(
+            f"{processes()} processes were started but Trainer sees {arguments.world_size}; start them with torchrun or "
+            f"accelerate launch, with settings for this machine's devices"
+        )
     if arguments.n_gpu > 1:
         arguments._n_gpu = 1  # DataParallel cannot be mixed; torchrun uses all devices
     return arguments

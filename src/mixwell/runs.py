@@ -43,6 +43,11 @@ def rank() -> int:
         return 0
 
 
+def processes() -> int:
+    """How many processes torchrun or accelerate launch started; 1 without them."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
 class Interrupted(MixwellError):
     """Training was stopped by a signal, after a checkpoint.
 
@@ -366,7 +371,9 @@ def writing(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise RunError(f"{path}: cannot be written ({error.strerror or error}); put that right and use --resume") from error
+        raise RunError(
+            f"{path}: cannot be written ({error.strerror or error}); put that right and use --resume"
+        ) from error
     except (SafetensorError, RuntimeError) as error:
         signs = ("os error", "I/O error", "PytorchStreamWriter", "file write failed", "unexpected pos")
         if not any(sign in str(error) for sign in signs):

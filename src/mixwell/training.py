@@ -20,6 +20,7 @@ from mixwell import runs
 from mixwell.errors import OptionError, RunError
 from mixwell.progress import (
     Reporter,
+    best_metric,
     check_arguments,
     history,
     make_callbacks,
@@ -225,7 +226,7 @@ def fit(
         if state is None or not runs.training_over(state):
             lengths = [len(ids) for ids in validation["input_ids"]]
             with tempfile.TemporaryDirectory() as nowhere, quiet_libraries():
-                keep = best_in_memory(settings.best_metric) if checkpoints is None else None
+                keep = best_in_memory(best_metric(settings.best_metric, task)) if checkpoints is None else None
                 callbacks = make_callbacks(
                     reporter, seed=settings.seed, metric_names=names, timing=timing, checkpoints=checkpoints,
                     save_steps=settings.save_steps, stop=stop,
@@ -403,6 +404,11 @@ def _run(settings: TrainSettings, folder: RunFolder, reporter: Reporter, record:
         if record is not None and record["data"]["fingerprint"] != found.fingerprint:
             raise RunError(
                 f"{settings.data}: the data changed since the run {folder.path} began; bring the old data back"
+            )
+        if record is not None and record["processes"] != runs.processes():
+            raise RunError(
+                f"{folder.path} was begun by {record['processes']} processes, not {runs.processes()}; resume it as it "
+                f"was begun"
             )
         if settings.batch_size > found.train.num_rows:
             raise OptionError(

@@ -52,8 +52,9 @@ def build_app(words: Sequence[str]) -> typer.Typer:
 
     @app.callback()
     def top(
-        version: Annotated[bool, typer.Option("--version", help="Print the version.", callback=_version, is_eager=True)]
-        = False,
+        version: Annotated[
+            bool, typer.Option("--version", help="Print the version.", callback=_version, is_eager=True)
+        ] = False,
     ) -> None:
         """Mixup in the hidden layers of any Transformer: train, predict, compare."""
 
@@ -81,6 +82,7 @@ def main(words: Sequence[str] | None = None) -> int:
         words: the command line after the program's name; None for that of the process.
     """
     words = list(sys.argv[1:] if words is None else words) or ["--help"]
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # DDP's advice to turn a check off
     # The base of Typer's own errors; Typer brings its own click or uses the other one, by version.
     usage = [kind for kind in typer.BadParameter.__mro__ if hasattr(kind, "format_message")][-1]
     try:
@@ -175,8 +177,6 @@ def _fail(text: str) -> Any:
 def _says(hint: Any) -> str:
     plain = str(getattr(hint, "__name__", hint) if not typing.get_args(hint) else hint)
     return "a value of type " + re.sub(r"\b(?:\w+\.)+", "", plain)
-
-
 
 
 def number_or_text(text: str | None) -> str | float | None:

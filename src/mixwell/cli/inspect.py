@@ -19,6 +19,10 @@ def command(
     with quiet_libraries():
         loaded = models.load(model, labels=["0", "1"], trust_remote_code=trust_remote_code)
         found = inspection.inspect(loaded.model)
-    title = f"{found.model}: {found.points.depth} blocks, {found.points.layout}, {loaded.parameters / 1e6:.1f} M parameters"
+    title = (
+        f"{found.model}: {found.points.depth} blocks, {found.points.layout}, {loaded.parameters / 1e6:.1f} M parameters"
+    )
     show_table(title, ["point", "count", "where, or why not"], found.rows())
-    show_table("methods", ["method", "fits", "why not"], [(n, "no" if w else "yes", w) for n, w in found.methods.items()])
+    show_table(
+        "methods", ["method", "fits", "why not"], [(n, "no" if w else "yes", w) for n, w in found.methods.items()]
+    )

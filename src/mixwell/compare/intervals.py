@@ -8,10 +8,11 @@ interval comes from a bootstrap crossed over both, in three steps.
    variances of the single seeds), is `shared`: the error that more seeds cannot remove.
 2. Seeds: the bootstrap variance of a mean over seeds has a closed form, sd^2 (S - 1) / S^2; with the
    small-sample factor S / (S - 1) it is `own` = sd^2 / S. The examples' error that differs from seed to seed
-   is in it too, and it is kept above the 10 % point of what that error alone would give, as three seeds may
-   agree by luck.
+   is in it too.
 3. The interval is mean -+ t sqrt(own + shared), with (S - 1) (own + shared) / own degrees of freedom: a t
    distribution on S - 1 where seeds decide, the normal one where examples do. For two seeds it is 1 always.
+   It is never taken narrower than the interval that examples alone would give, were all seeds alike: three
+   seeds may agree by luck.
 
 The p-value is the level at which that interval just touches 0, so the two always agree.
 
@@ -33,7 +34,6 @@ POWER = 0.8
 # Calibration errors are sums of absolute values, whose bootstrap variance falls short: by 11 % for a mean over
 # 10 seeds on 400 examples (2 x 2,500 simulations of the world "examples"). Rounded up.
 SHORTFALL = {"ece": 1.15, "adaptive_ece": 1.15}
-_FLOOR = 0.10
 _MOST_SEEDS = 1000
 
 
@@ -96,7 +96,23 @@ def sign_flip_test(diffs: ArrayLike, rng: np.random.Generator | None = None, dra
 
 
 def _degrees(seeds: int, own: float, shared: float) -> float:
-    return 1.0 if seeds == 2 else (seeds - 1) * (own + shared) / max(own, 1e-300)
+    if seeds == 2 or own + shared == 0:
+        return seeds - 1.0
+    return (seeds - 1) * (own + shared) / own if own > 0 else np.inf
+
+
+def _quantile(level: float, df: float) -> float:
+    """The t that a share `level` of a t distribution lies within, two-sided."""
+    from scipy import special
+
+    return float(special.stdtrit(df, 0.5 + level / 2) if df < 1e6 else special.ndtri(0.5 + level / 2))
+
+
+def _outside(t: float, df: float) -> float:
+    """The share of a t distribution beyond -+t."""
+    from scipy import special
+
+    return float(2 * (special.stdtr(df, -t) if df < 1e6 else special.ndtr(-t)))
 
 
 def interval(
@@ -114,30 +130,27 @@ def interval(
 
     With one seed the interval is for the two trained models at hand: seeds cannot be judged from one.
     """
-    from scipy import stats
-
     d = np.asarray(diffs, dtype=np.float64)
     s, mean = len(d), float(d.mean())
     if s == 1 and (resampled is None or examples < 2):
         return Interval(mean, np.nan, np.nan, 1.0, np.nan, np.nan, np.nan)
     own = float(d.var(ddof=1) / s) if s > 1 else 0.0
-    shared = 0.0
+    joint = shared = 0.0
     if resampled is not None and examples > 1:
         unbiased = examples / (examples - 1) * SHORTFALL.get(metric.removesuffix("_after"), 1.0)
         joint = float(resampled.mean(axis=0).var(ddof=1)) * unbiased
         single = float(resampled.var(axis=1, ddof=1).mean()) * unbiased
-        # single = (common + own) and joint = common + own / S, for the parts common to seeds and their own.
-        noise = max(0.0, (single - joint) / (s - 1)) if s > 1 else 0.0
-        shared = max(0.0, joint - noise)
-        if s > 1:
-            own = max(own, noise * float(stats.chi2.ppf(_FLOOR, s - 1)) / (s - 1))
+        # single = shared + S * noise and joint = shared + noise, with noise the examples' error in `own`.
+        noise = (single - joint) / (s - 1) if s > 1 else 0.0
+        shared = min(max(0.0, joint - noise), joint)
     df = np.inf if s == 1 else _degrees(s, own, shared)
-    error = np.sqrt(own + shared)
-    half = float(stats.t.ppf(0.5 + level / 2, df) * error)
-    if error > 0:
-        p = float(2 * stats.t.sf(abs(mean) / error, df))
-    else:
+    error, floor = np.sqrt(own + shared), np.sqrt(joint)
+    half = max(_quantile(level, df) * error, _quantile(level, np.inf) * floor)
+    if max(error, floor) == 0:
         p = 1.0 if mean == 0 else 0.0
+    else:
+        tails = [(error, df), (floor, np.inf)]
+        p = max(_outside(abs(mean) / e, f) for e, f in tails if e > 0)
     return Interval(mean, mean - half, mean + half, p, float(df), own, shared)
 
 
@@ -157,7 +170,7 @@ def seeds_needed(
     Returns:
         A number from 3 to 1,000, or None if none of these would do: a larger test set is needed.
     """
-    from scipy import stats
+    from scipy import special
 
     if seeds < 2 or mean == 0 or not np.isfinite(own + shared):
         return None
@@ -167,10 +180,10 @@ def seeds_needed(
         df, error = _degrees(n, o, shared), np.sqrt(o + shared)
         if error == 0:
             return True
-        t, shift = stats.t.ppf(0.5 + level / 2, df), abs(mean) / error
-        if df > 200 or shift > 30:  # where scipy's non-central t is slow or fails, the normal one is as good
-            return bool(stats.norm.sf(t - shift) >= power)
-        return bool(stats.nct.sf(t, df, shift) >= power)
+        t, shift = _quantile(level, df), abs(mean) / error
+        if df > 200 or shift > 30:  # where the non-central t is slow or fails, the normal one is as good
+            return bool(special.ndtr(shift - t) >= power)
+        return bool(1 - special.nctdtr(df, shift, t) >= power)
 
     lo, hi = 2, _MOST_SEEDS
     if not found(hi):

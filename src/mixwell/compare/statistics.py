@@ -172,7 +172,7 @@ def _judge(d: Difference, p_holm: float, level: float, higher: bool, family: int
     else:
         needed = seeds_needed(d.mean, d.interval.own, d.interval.shared, d.seeds, 1 - (1 - level) / family)
         if needed is None:
-            notes.append("more seeds alone would not show so small a difference; a larger test set might")
+            notes.append("more seeds alone would not show so small a difference, a larger test set might")
         else:
             needed = max(needed, d.seeds + 1)
             notes.append(f"about {needed} seeds would show a difference of this size")
@@ -422,4 +422,5 @@ def summary_sentence(comparison: Comparison, metric: str | None = None, calibrat
     worse = len(ranked(metric, WORSE))
     if worse and d.verdict != WORSE:
         words += f", and {worse} of {len(everything)} {'is' if worse == 1 else 'are'} worse"
-    return words + (f"; {d.note.split('; ')[0]}." if d.verdict == UNSURE and d.note else ".")
+    ahead = (d.mean > 0) == nearest_one.higher_is_better and d.mean != 0  # else more seeds are not worth advising
+    return words + (f"; {d.note.split('; ')[0]}." if ahead and d.verdict == UNSURE else ".")
