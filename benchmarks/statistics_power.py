@@ -50,7 +50,7 @@ def percentile(d: np.ndarray, b: np.ndarray, rng: np.random.Generator) -> tuple[
 
 
 def satterthwaite(d: np.ndarray, own: float, shared: float) -> tuple[float, float]:
-    df = (len(d) - 1) * ((own + shared) / max(own, 1e-300)) ** 2
+    df = (len(d) - 1) * min((own + shared) / max(own, 1e-300), 1e6) ** 2
     half = stats.t.ppf(0.975, df) * np.sqrt(own + shared)
     return d.mean() - half, d.mean() + half
 

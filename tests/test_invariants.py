@@ -17,8 +17,8 @@ from mixwell.methods import load_all
 METHODS = sorted(load_all())
 PERM = torch.tensor([2, 0, 1, 4, 5, 3])
 IDENTITY = torch.arange(6)
-EVERYWHERE = pytest.mark.parametrize("name", METHODS)
-ON_ALL = pytest.mark.parametrize("kind", zoo.FAMILY)
+FITTING = [(kind, name) for kind in zoo.KINDS for name in METHODS if zoo.fits(kind, name)]
+ON_ALL = pytest.mark.parametrize(("kind", "name"), FITTING, ids=lambda value: value)
 
 
 def pins(name: str, **wanted):
@@ -31,8 +31,9 @@ def pins(name: str, **wanted):
     return wanted
 
 
-def run(model, batch, name=None, pin=None, seed=5, **options):
+def run(model, batch, name=None, pin=None, seed=5):
     """One training forward and backward; returns logits, loss and gradients. Name None: not attached."""
+    options = {} if name is None else zoo.options(model.config.model_type, name)
     model.train()
     model.zero_grad(set_to_none=True)
     torch.manual_seed(seed)
@@ -50,11 +51,10 @@ def run(model, batch, name=None, pin=None, seed=5, **options):
 
 @pytest.fixture(scope="module")
 def models():
-    return {kind: zoo.sharpen(zoo.tiny(kind)) for kind in zoo.FAMILY}
+    return {kind: zoo.sharpen(zoo.tiny(kind)) for kind in zoo.KINDS}
 
 
 @ON_ALL
-@EVERYWHERE
 @pytest.mark.parametrize("pairs", [False, True], ids=["single", "pairs"])
 def test_plain_at_lam_one_and_identity(models, kind, name, pairs):
     model, batch = models[kind], zoo.batch(kind, pairs=pairs)
@@ -80,7 +80,6 @@ def test_plain_at_lam_one_and_identity(models, kind, name, pairs):
 
 
 @ON_ALL
-@EVERYWHERE
 def test_same_random_stream_as_none(kind, name):
     """With dropout on, a method that mixes nothing equals `none` bit for bit."""
     model, batch = zoo.tiny(kind, dropout=0.2), zoo.batch(kind)
@@ -95,7 +94,6 @@ def test_same_random_stream_as_none(kind, name):
 
 
 @ON_ALL
-@EVERYWHERE
 def test_mixing_changes_the_output(models, kind, name):
     model, batch = models[kind], zoo.batch(kind)
     logits, loss, gradients = run(model, batch, name, pins(name, lam=0.3, permutation=PERM))
@@ -111,33 +109,36 @@ def test_mixing_changes_the_output(models, kind, name):
 
 
 @ON_ALL
-@EVERYWHERE
 def test_eval_and_no_grad_are_untouched(models, kind, name):
     model, batch = models[kind], zoo.batch(kind)
-    model.eval()
-    with torch.no_grad():
-        want = model(**batch)
-    state = torch.get_rng_state()
-    with mixwell.attach(model, name) as mixer:
+
+    def outputs():
+        torch.manual_seed(2)
+        made = []
         for training in (False, True):
             model.train(training)
             with torch.no_grad():
-                got = model(**batch)
-            assert torch.equal(got.logits, want.logits)
-            assert torch.equal(got.loss, want.loss)
-        model.eval()
+                made.append(model(**batch))
         with torch.enable_grad():
-            assert torch.equal(model(**batch).logits, want.logits)
+            made.append(model.eval()(**batch))
+        return made, torch.get_rng_state()  # models with layer drop draw numbers of their own
+
+    want, state = outputs()
+    with mixwell.attach(model, name, **zoo.options(kind, name)) as mixer:
+        got, after = outputs()
         assert mixer.last is None
-    assert torch.equal(torch.get_rng_state(), state)
+    for mine, other in zip(got, want, strict=True):
+        assert torch.equal(mine.logits, other.logits)
+        assert torch.equal(mine.loss, other.loss)
+    assert torch.equal(after, state)
 
 
 @ON_ALL
-@EVERYWHERE
 @pytest.mark.parametrize("reentrant", [False, True], ids=["new", "reentrant"])
 def test_gradient_checkpointing(kind, name, reentrant):
     model, batch = zoo.sharpen(zoo.tiny(kind, dropout=0.1)), zoo.batch(kind)
-    if kind == "albert":
+    if not model.supports_gradient_checkpointing:
+        assert kind in ("albert", "mpnet")
         with pytest.raises(ValueError, match="gradient checkpointing"):
             model.gradient_checkpointing_enable()
         return
@@ -148,7 +149,12 @@ def test_gradient_checkpointing(kind, name, reentrant):
     got = run(model, batch, name)
     assert torch.equal(got[0], want[0])
     assert torch.equal(got[1], want[1])
-    assert zoo.same(got[2], want[2])
+    if reentrant and kind in zoo.ENCODER_DECODERS:
+        # Encoder and decoder share their embedding: torch adds its gradients in another order, mixed or not.
+        for key in want[2]:
+            torch.testing.assert_close(got[2][key], want[2][key], rtol=1e-4, atol=1e-6)
+    else:
+        assert zoo.same(got[2], want[2])
 
 
 def test_checkpointing_a_shared_block_by_hand_is_refused():
@@ -164,19 +170,20 @@ def test_checkpointing_a_shared_block_by_hand_is_refused():
         model.train()(**zoo.batch("albert")).loss.backward()
 
 
-@EVERYWHERE
 @pytest.mark.parametrize(
-    ("kind", "checkpointing"),
-    # transformers has no gradient checkpointing for ALBERT; test_gradient_checkpointing asserts it.
-    [(kind, on) for kind in zoo.FAMILY for on in (False, True) if not (on and kind == "albert")],
+    ("kind", "name", "checkpointing"),
+    # transformers has no gradient checkpointing for ALBERT and MPNet; test_gradient_checkpointing asserts it.
+    [(kind, name, on) for kind, name in FITTING for on in (False, True) if not (on and kind in ("albert", "mpnet"))],
 )
 def test_two_forwards_before_one_backward(kind, name, checkpointing):
     model = zoo.sharpen(zoo.tiny(kind)).double()
     if checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})
     first, second = zoo.batch(kind, seed=1), zoo.batch(kind, seed=2)
+    if kind in zoo.IMAGES:
+        first["pixel_values"], second["pixel_values"] = first["pixel_values"].double(), second["pixel_values"].double()
     model.train()
-    with mixwell.attach(model, name) as mixer:
+    with mixwell.attach(model, name, **zoo.options(kind, name)) as mixer:
         one, two = (pins(name, lam=lam, permutation=perm) for lam, perm in ((0.4, PERM), (0.8, PERM.flip(0))))
         torch.manual_seed(1)
         with mixer.pin(**one):
@@ -198,13 +205,12 @@ def test_two_forwards_before_one_backward(kind, name, checkpointing):
 
 
 @ON_ALL
-@EVERYWHERE
 def test_detach_restores(kind, name):
     model, batch = zoo.tiny(kind), zoo.batch(kind)
     keys = {k: v.clone() for k, v in model.state_dict().items()}
     hooks = [(len(m._forward_hooks), len(m._forward_pre_hooks)) for m in model.modules()]
     want = run(model, batch)
-    mixer = mixwell.attach(model, name)
+    mixer = mixwell.attach(model, name, **zoo.options(kind, name))
     assert model.state_dict().keys() == keys.keys()
     model.train()(**batch).loss.backward()
     assert mixer.detach() is model
@@ -213,15 +219,14 @@ def test_detach_restores(kind, name):
     got = run(model, batch)
     assert torch.equal(got[0], want[0])
     assert zoo.same(got[2], want[2])
-    mixwell.attach(model, name).detach()
+    mixwell.attach(model, name, **zoo.options(kind, name)).detach()
 
 
 @ON_ALL
-@EVERYWHERE
 def test_copies_are_clean(kind, name, tmp_path):
     model, batch = zoo.sharpen(zoo.tiny(kind)), zoo.batch(kind)
     want = run(model, batch)
-    with mixwell.attach(model, name):
+    with mixwell.attach(model, name, **zoo.options(kind, name)):
         model.train()
         twin = copy.deepcopy(model)
         buffer = io.BytesIO()
@@ -239,10 +244,11 @@ def test_copies_are_clean(kind, name, tmp_path):
 
 
 @ON_ALL
-@EVERYWHERE
 @pytest.mark.parametrize("task", ["single_label", "multi_label", "regression"])
 def test_tasks(kind, name, task):
     model = zoo.tiny(kind, num_labels=1 if task == "regression" else 3)
+    if kind == "deberta-v2" and task == "multi_label":
+        model.config.problem_type = "multi_label_classification"  # its own default is a soft cross-entropy
     batch = zoo.batch(kind, task=task)
     plain = run(model, batch)
     loss = run(model, batch, name)[1]
@@ -254,8 +260,11 @@ def test_tasks(kind, name, task):
 # --- labels and features share one permutation ----------------------------------------------------------------------
 
 
-@ON_ALL
-@pytest.mark.parametrize("name", [m for m in METHODS if load_all()[m].has_permutation])
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [(kind, name) for kind, name in FITTING if load_all()[name].has_permutation],
+    ids=lambda value: value,
+)
 def test_labels_and_features_use_one_permutation(models, kind, name):
     """Labels: constant on the cycles of the pinned permutation, so any other one would change the loss.
 
@@ -265,21 +274,29 @@ def test_labels_and_features_use_one_permutation(models, kind, name):
     perm = torch.tensor([2, 3, 0, 1, 5, 4])
     batch["labels"] = torch.tensor([0, 1, 0, 1, 2, 2])
     model.train()
-    words = model.get_input_embeddings()
     kept = []
-    handle = words.register_forward_hook(lambda m, a, out: kept.append(out.requires_grad_(True)))
-    with mixwell.attach(model, name) as mixer:
+    handles = [
+        module.register_forward_hook(lambda m, a, out: kept.append(out.requires_grad_(True)))
+        for module in model.modules()
+        if isinstance(module, torch.nn.Embedding) and module.num_embeddings == zoo.VOCABULARY
+    ]
+    if kind in zoo.IMAGES:
+        kept.append(batch["pixel_values"].requires_grad_(True))
+    with mixwell.attach(model, name, **zoo.options(kind, name)) as mixer:
+        kept = [] if kind not in zoo.IMAGES else kept
         with mixer.pin(**pins(name, lam=0.3, permutation=perm)):
             out = model(**batch)
         used = mixer.last.permutation
-    handle.remove()
+    for handle in handles:
+        handle.remove()
     assert torch.equal(used, perm)
     torch.testing.assert_close(out.loss, F.cross_entropy(out.logits, batch["labels"]), rtol=1e-6, atol=1e-6)
     wrong = F.cross_entropy(out.logits, batch["labels"][torch.tensor([1, 2, 3, 4, 5, 0])])
     assert (wrong - out.loss).abs() > 1e-4  # the check can fail
     for row in range(6):
-        (reach,) = torch.autograd.grad(out.logits[row].sum(), kept[-1], retain_graph=True)
-        felt = {j for j in range(6) if reach[j].abs().max() > 0}
+        # Twice in encoder-decoder models; passes before the forward are not part of its graph.
+        reach = torch.autograd.grad(out.logits[row, 0], kept, retain_graph=True, allow_unused=True)
+        felt = {j for j in range(6) for part in reach if part is not None and part[j].abs().max() > 0}
         if name == "ssmix":  # tokens are copied, not mixed
             assert felt == {row}
         else:
@@ -304,7 +321,7 @@ def test_ssmix_takes_tokens_from_the_partner_whose_label_it_takes(models):
         assert set(seen["ids"][row][changed[row]].tolist()) <= partner
 
 
-@ON_ALL
+@pytest.mark.parametrize("kind", zoo.KINDS)
 def test_batchmixup_labels_follow_features(models, kind):
     """At a temperature near 0 each new point is one row of the batch, and must carry that row's label."""
     model, batch = models[kind], zoo.batch(kind)

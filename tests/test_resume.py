@@ -1,5 +1,7 @@
 """A run that is killed, at any moment, ends as if it had not been."""
 
+# ruff: noqa: F811 - fixtures are imported by name
+
 from __future__ import annotations
 
 import json
@@ -12,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from test_training import calm, data_file, settings, tiny  # noqa: F401
 
 KILLS = int(os.environ.get("MIXWELL_KILLS", "3"))
@@ -113,7 +116,7 @@ def same(one: Path, other: Path, exact: bool = True) -> None:
 
 
 @pytest.fixture(scope="session")
-def undisturbed(processes: Any, tiny: Path, data_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:  # noqa: F811
+def undisturbed(processes: Any, tiny: Path, data_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
     wanted = settings(tiny, data_file, tmp_path_factory.mktemp("runs") / "whole", save_steps=4, epochs=6, patience=2)
     assert finish(processes, "resume", wanted) == 100  # no such run; starts the server
     began = time.monotonic()

@@ -10,6 +10,11 @@ import transformers as tf
 from torch import Tensor
 
 FAMILY = ("bert", "roberta", "electra", "distilbert", "albert")
+ENCODERS = (*FAMILY, "xlm-roberta", "deberta-v2", "mpnet", "modernbert")
+ENCODER_DECODERS = ("bart", "t5")
+DECODERS = ("gpt2", "opt", "llama", "qwen2", "qwen3")
+IMAGES = ("vit", "clip")
+KINDS = (*ENCODERS, *ENCODER_DECODERS, *DECODERS, *IMAGES)
 CLS, SEP, PAD = 1, 2, 0
 VOCABULARY = 60
 
@@ -44,7 +49,84 @@ def tiny(kind: str, *, num_labels: int = 3, dropout: float = 0.0, **extra) -> tf
             dropout=dropout, attention_dropout=dropout, seq_classif_dropout=dropout, **common,
         )  # fmt: skip
         return tf.DistilBertForSequenceClassification(config)
+    plain = dict(bos_token_id=CLS, eos_token_id=SEP, **_SHAPE, **common)
+    heads = dict(num_key_value_heads=2, attention_dropout=dropout)
+    if kind == "xlm-roberta":
+        return tf.XLMRobertaForSequenceClassification(tf.XLMRobertaConfig(**_SHAPE, **drop, **common))
+    if kind == "deberta-v2":
+        config = tf.DebertaV2Config(
+            **_SHAPE, **drop, **common, relative_attention=True, position_buckets=8, pos_att_type=["p2c", "c2p"],
+            pooler_hidden_size=16, pooler_dropout=dropout,
+        )  # fmt: skip
+        return tf.DebertaV2ForSequenceClassification(config)
+    if kind == "mpnet":
+        return tf.MPNetForSequenceClassification(tf.MPNetConfig(**_SHAPE, **drop, **common))
+    if kind == "modernbert":
+        config = tf.ModernBertConfig(
+            **plain, cls_token_id=CLS, sep_token_id=SEP, attention_dropout=dropout, mlp_dropout=dropout,
+            embedding_dropout=dropout, classifier_dropout=dropout,
+        )  # fmt: skip
+        return tf.ModernBertForSequenceClassification(config)
+    if kind == "bart":
+        config = tf.BartConfig(
+            vocab_size=VOCABULARY, d_model=16, encoder_layers=2, decoder_layers=2, encoder_attention_heads=2,
+            decoder_attention_heads=2, encoder_ffn_dim=24, decoder_ffn_dim=24, max_position_embeddings=40,
+            pad_token_id=PAD, bos_token_id=CLS, eos_token_id=SEP, decoder_start_token_id=SEP, dropout=dropout,
+            attention_dropout=dropout, classifier_dropout=dropout, **common,
+        )  # fmt: skip
+        return tf.BartForSequenceClassification(config)
+    if kind == "t5":
+        config = tf.T5Config(
+            vocab_size=VOCABULARY, d_model=16, d_kv=8, d_ff=24, num_layers=2, num_decoder_layers=2, num_heads=2,
+            pad_token_id=PAD, eos_token_id=SEP, decoder_start_token_id=PAD, dropout_rate=dropout,
+            classifier_dropout=dropout, **common,
+        )  # fmt: skip
+        return tf.T5ForSequenceClassification(config)
+    if kind == "gpt2":
+        config = tf.GPT2Config(
+            vocab_size=VOCABULARY, n_embd=16, n_layer=3, n_head=2, n_positions=40, pad_token_id=PAD, bos_token_id=CLS,
+            eos_token_id=SEP, resid_pdrop=dropout, embd_pdrop=dropout, attn_pdrop=dropout, **common,
+        )  # fmt: skip
+        return tf.GPT2ForSequenceClassification(config)
+    if kind == "opt":  # dropout between attention and residual is refused: see test_architectures
+        config = tf.OPTConfig(
+            vocab_size=VOCABULARY, hidden_size=16, num_hidden_layers=3, num_attention_heads=2, ffn_dim=24,
+            max_position_embeddings=40, pad_token_id=PAD, bos_token_id=CLS, eos_token_id=SEP, word_embed_proj_dim=16,
+            dropout=0.0, attention_dropout=dropout, **common,
+        )  # fmt: skip
+        return tf.OPTForSequenceClassification(config)
+    if kind == "llama":
+        return tf.LlamaForSequenceClassification(tf.LlamaConfig(**plain, **heads))
+    if kind == "qwen2":
+        return tf.Qwen2ForSequenceClassification(tf.Qwen2Config(**plain, **heads))
+    if kind == "qwen3":
+        return tf.Qwen3ForSequenceClassification(tf.Qwen3Config(**plain, **heads, head_dim=8))
+    image = dict(
+        hidden_size=16, num_hidden_layers=3, num_attention_heads=2, intermediate_size=24, image_size=16, patch_size=8
+    )
+    if kind == "vit":
+        return tf.ViTForImageClassification(tf.ViTConfig(**image, attention_probs_dropout_prob=dropout, **common))
+    if kind == "clip":
+        words = dict(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=24, vocab_size=8,
+                     bos_token_id=1, eos_token_id=2)  # fmt: skip
+        vision = dict(**image, attention_dropout=dropout)
+        return tf.CLIPForImageClassification(tf.CLIPConfig(vision_config=vision, text_config=words, **common))
     raise KeyError(kind)
+
+
+def options(kind: str, name: str) -> dict:
+    """Options without which a method is refused on a kind of model (asserted in test_architectures)."""
+    if kind in (*DECODERS, *ENCODER_DECODERS):
+        if name in ("input", "manifold"):
+            return {"padding": "none"}
+        if name == "ssmix":
+            return {"special_ids": [CLS, SEP, PAD]}
+    return {}
+
+
+def fits(kind: str, name: str) -> bool:
+    """Whether a method can serve a kind of model at all."""
+    return not (kind in IMAGES and name == "ssmix")
 
 
 def sharpen(model: torch.nn.Module, scale: float = 6.0) -> torch.nn.Module:
@@ -59,6 +141,9 @@ def sharpen(model: torch.nn.Module, scale: float = 6.0) -> torch.nn.Module:
 def batch(kind: str = "bert", *, task: str = "single_label", pairs: bool = False, rows: int = 6, seed: int = 3) -> dict:
     """Make a padded batch with CLS and SEP; labels fit the task."""
     rng = torch.Generator().manual_seed(seed)
+    if kind in IMAGES:
+        pixels = torch.randn(rows, 3, 16, 16, generator=rng)
+        return {"pixel_values": pixels, "labels": labels(task, rows, rng)}
     lengths = [13, 5, 9, 11, 6, 8, 7, 12][:rows]
     width = max(lengths)
     ids = torch.full((rows, width), PAD)

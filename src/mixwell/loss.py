@@ -26,7 +26,7 @@ class Criterion:
     """The per-row loss l for one kind of task.
 
     Attributes:
-        kind: `single_label`, `multi_label`, `regression`, `token` or `custom`.
+        kind: `single_label`, `multi_label`, `regression`, `token`, `span` or `custom`.
         class_weights: (C,) weights of the classes, or None.
         label_smoothing: share of the label spread evenly over all classes.
         function: for `custom`: (logits, labels) -> (B,).
@@ -61,6 +61,10 @@ class Criterion:
         if self.kind == "token":
             flat = self._cross_entropy(logits.reshape(-1, logits.shape[-1]), labels.reshape(-1))
             return flat.view(labels.shape).sum(1)
+        if self.kind == "span":
+            labels = labels.clamp(0, logits.shape[-1])
+            ends = F.cross_entropy(logits.transpose(1, 2), labels, ignore_index=logits.shape[-1], reduction="none")
+            return (ends / (labels < logits.shape[-1]).sum(0)).sum(1) / 2
         return self._elementwise(logits, labels, "none").reshape(labels.shape[0], -1).sum(1)
 
     def table(self, logits: Tensor, labels: Tensor) -> Tensor:
@@ -89,13 +93,20 @@ class Criterion:
         Returns:
             A scalar.
         """
-        if items is not None or self.kind == "custom" or self.class_weights is not None:
+        if self.kind != "span" and (items is not None or self.kind == "custom" or self.class_weights is not None):
             return self.rows(logits, labels).sum() / self.items(logits, labels, items)
         if self.kind == "single_label":
             return F.cross_entropy(logits, labels.view(-1), label_smoothing=self.label_smoothing)
         if self.kind == "token":
             flat = logits.reshape(-1, logits.shape[-1])
             return F.cross_entropy(flat, labels.reshape(-1), label_smoothing=self.label_smoothing)
+        if self.kind == "span":
+            return sum(
+                F.cross_entropy(
+                    logits[:, end], labels[:, end].clamp(0, logits.shape[-1]), ignore_index=logits.shape[-1]
+                )
+                for end in (0, 1)
+            ) / torch.tensor(2.0, dtype=logits.dtype, device=logits.device)
         return self._elementwise(logits, labels, "mean")
 
     def items(self, logits: Tensor, labels: Tensor, items: Tensor | int | None) -> Tensor | int:
@@ -103,6 +114,8 @@ class Criterion:
         if self.kind == "custom":
             # One value a row: a step of `items` labels has items / (labels a row) rows.
             return logits.shape[0] if items is None else torch.as_tensor(items / self.items_a_row(labels)).to(logits)
+        if self.kind == "span":
+            return 1
         if items is not None:
             return _move(items, logits.device)
         if self.kind in ("single_label", "token"):
@@ -135,9 +148,8 @@ def _move(items: Tensor | int, device: torch.device) -> Tensor | int:
 def task_kind(config: Any, logits: Tensor, labels: Tensor) -> str:
     """Tell the kind of task from the labels, as the models of transformers do."""
     problem = getattr(config, "problem_type", None)
-    if logits.dim() == 3:
-        return "token"
-    if problem == "regression" or (problem is None and logits.shape[-1] == 1):
+    classes = getattr(config, "num_labels", logits.shape[-1])
+    if problem == "regression" or (problem is None and classes == 1):
         return "regression"
     if problem == "multi_label_classification" or (problem is None and labels.is_floating_point()):
         return "multi_label"
@@ -188,5 +200,6 @@ def check_reproduces(ours: Tensor, own: Tensor | None, model_name: str) -> None:
     if not torch.allclose(ours.detach().double(), own.detach().double(), rtol=3e-2 if coarse else 1e-4, atol=1e-5):
         raise LossMismatchError(
             f"the loss of {model_name} is {float(own):.6g}, but its plain classification loss would be "
-            f"{float(ours):.6g}: it has an auxiliary or custom loss, which mixing would drop; {way_out}"
+            f"{float(ours):.6g}: it has an auxiliary or custom loss, which mixing would drop; {way_out}, or set "
+            f"model.config.problem_type if that is what differs"
         )

@@ -96,6 +96,21 @@ def _check_attachable(model: nn.Module) -> None:
                 del hooks[key]  # left in a copy of an attached model
 
 
+def _check_task(method: Method, points: Points, model: nn.Module) -> None:
+    """Raise if a method cannot serve what the model is for."""
+    what = {"sequence": "one label a row", "token": "one label a token", "span": "start and end positions"}
+    if points.task not in method.tasks:
+        raise UnsupportedModelError(
+            f"method {method.name!r} needs {what[method.tasks[0]]}, but {type(model).__name__} predicts "
+            f"{what[points.task]}; mixwell.inspect(model) lists the methods that fit"
+        )
+    if points.modality not in method.modalities:
+        raise UnsupportedModelError(
+            f"method {method.name!r} works on {' and '.join(method.modalities)}, but {type(model).__name__} reads "
+            f"{points.modality}s"
+        )
+
+
 class Mixer:
     """A method attached to a model. Made by `attach`."""
 
@@ -103,6 +118,7 @@ class Mixer:
         self.model = model
         self.method = method
         self.points = points
+        _check_task(method, points, model)
         self.sites: list[Point] = method.sites(points)
         self.last: Plan | None = None
         self.progress: float | None = None
@@ -127,13 +143,14 @@ class Mixer:
     # --- attach and detach ---
 
     def _install(self) -> None:
-        by_module: dict[nn.Module, dict[int, tuple[int, Point]]] = {}
+        # A module can be hooked before and after: GPT-2's first block reads the embeddings and is a block itself.
+        by_module: dict[tuple[nn.Module, str], dict[int, tuple[int, Point]]] = {}
         for number, point in enumerate(self.sites):
-            by_module.setdefault(point.module, {})[point.call] = (number, point)
-        for module, turns in by_module.items():
+            by_module.setdefault((point.module, point.how), {})[point.call] = (number, point)
+        for (module, _), turns in by_module.items():
             hook = _PointHook(self, turns, self.points.calls.get(module, 1))
             # First in line, so that transformers' own capture hooks record what was mixed.
-            if hook.how == "input":
+            if hook.how in ("input", "last"):
                 self._handles.append(module.register_forward_pre_hook(hook, prepend=True, with_kwargs=True))
             else:
                 self._handles.append(module.register_forward_hook(hook, prepend=True, with_kwargs=True))
@@ -247,8 +264,23 @@ class Mixer:
         active = tuple(site is None or number == site for number in range(len(self.sites)))
         points = torch.stack([weight if on else ones[0] for on in active]) if active else ones
         layer = None if site is None else method.layer_of(site, self.sites)
-        plan = Plan(seed, permutation, lam, layer, points, active, weight)
+        shift, shift_mask = self._shift(step, permutation)
+        plan = Plan(seed, permutation, lam, layer, points, active, weight, shift=shift, shift_mask=shift_mask)
         return method.prepare(step, plan, rng)
+
+    def _shift(self, step: Step, permutation: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        """Line partners up at their last tokens, for points in causal stacks: (B, T) places and where they are real."""
+        if not any(point.causal for point in self.sites):
+            return None, None
+        last = step.last
+        other = last.index_select(0, permutation)
+        places = torch.arange(step.length, device=step.device) + (other - last).unsqueeze(1)
+        real = (places >= 0) & (places <= other.unsqueeze(1))
+        places = places.clamp(0, step.length - 1)
+        mask = step.mask
+        if mask is not None:
+            real = real & mask.index_select(0, permutation).gather(1, places)
+        return places, real
 
     @property
     def first(self) -> bool:
@@ -290,7 +322,8 @@ class Mixer:
             return None
         self._off = False
         inputs = {**dict(zip(self._names, args)), **kwargs}
-        labels, items = inputs.pop("labels", None), inputs.pop("num_items_in_batch", None)
+        items = inputs.pop("num_items_in_batch", None)
+        labels = self._take_labels(inputs)
         step = Step(self, inputs, labels, items)
         if labels is not None:
             check_labels(labels, step.size)
@@ -307,6 +340,19 @@ class Mixer:
             self._steps += 1
         self._forward = step
         return (), plain if self.method.regularise else step.inputs
+
+    def _take_labels(self, inputs: dict[str, Any]) -> Tensor | None:
+        """Take the labels out of the inputs; start and end positions become (B, 2)."""
+        if self.points.task != "span":
+            return inputs.pop("labels", None)
+        parts = [inputs.pop(name, None) for name in ("start_positions", "end_positions")]
+        return None if parts[0] is None or parts[1] is None else torch.stack([p.view(-1) for p in parts], 1)
+
+    def _give_labels(self, labels: Tensor) -> dict[str, Tensor]:
+        """Return the labels as the model takes them."""
+        if self.points.task != "span":
+            return {"labels": labels}
+        return {"start_positions": labels[:, 0], "end_positions": labels[:, 1]}
 
     def _after(self, output: Any) -> Any:
         if self._depth:
@@ -369,12 +415,12 @@ class Mixer:
         self._loss_checked = True
         assert step.labels is not None
         with self.quiet(), torch.no_grad():
-            output = self.model(**step.inputs, labels=step.labels)
+            output = self.model(**step.inputs, **self._give_labels(step.labels))
         logits = logits_of(output)
         if logits is None:
             raise UnsupportedModelError(f"{type(self.model).__name__} returns no logits")
         own = output.get("loss") if hasattr(output, "get") else next((t for t in output if t.dim() == 0), None)
-        ours = Criterion(task_kind(base_config(self.model), logits, step.labels)).total(logits, step.labels)
+        ours = Criterion(self._kind(logits, step.labels)).total(logits, step.labels)
         check_reproduces(ours, own, type(self.model).__name__)
 
     @contextlib.contextmanager
@@ -411,7 +457,7 @@ class Mixer:
         method = self.method
         if method.loss_fn is not None:
             return Criterion("custom", function=method.loss_fn)
-        kind = task_kind(base_config(self.model), logits, labels)
+        kind = self._kind(logits, labels)
         weights = None
         if method.class_weights is not None:
             if kind == "regression":
@@ -424,6 +470,10 @@ class Mixer:
         if kind == "regression" and method.label_smoothing:
             raise OptionError("label_smoothing does not go with regression")
         return Criterion(kind, weights, method.label_smoothing)
+
+    def _kind(self, logits: Tensor, labels: Tensor) -> str:
+        task = self.points.task
+        return task if task != "sequence" else task_kind(base_config(self.model), logits, labels)
 
     def loss(self, logits: Tensor, labels: Tensor, num_items_in_batch: Tensor | int | None = None) -> Tensor:
         """Return the loss of a forward that was not given the labels: mixed in training, plain otherwise.
@@ -554,8 +604,8 @@ class _PointHook(_Hook):
                     f"{type(module).__name__} is shared by {self.calls} blocks; gradient checkpointing cannot tell "
                     f"which one it recomputes. Turn checkpointing off for this model"
                 )
-            turn = step.turns.get(module, 0)
-            step.turns[module] = turn + 1
+            turn = step.turns.get(self, 0)
+            step.turns[self] = turn + 1
             if turn not in self.turns:
                 return None
         number, _ = self.turns[turn]
@@ -566,6 +616,11 @@ class _PointHook(_Hook):
         if self.how == "input":
             x = first_input(args, kwargs)
             return replace_input(args, kwargs, mixer.method.mix(x, plan, number, step))
+        if self.how == "last":
+            x = first_input(args, kwargs)
+            rows, last = torch.arange(x.shape[0], device=x.device), step.last
+            mixed = mixer.method.mix(x[rows, last], plan, number, step)
+            return replace_input(args, kwargs, x.index_put((rows, last), mixed))
         x = output if isinstance(output, Tensor) else output[0]
         if x.shape[0] != plan.permutation.shape[0]:
             raise BatchError(

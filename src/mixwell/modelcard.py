@@ -206,8 +206,10 @@ def write_model(
 
 
 def write_table(path: Path, data: TextData, outputs: dict[str, Any], temperature: float | None) -> None:
-    """Write predictions.parquet: `split`, `row_id`, `label`, `predicted`, `logits`, and for classes
-    `probabilities` and `calibrated`, the probabilities after the temperature.
+    """Write predictions.parquet.
+
+    Its columns are `split`, `row_id`, `label`, `predicted`, `logits`, and for classes `probabilities` and
+    `calibrated`, the probabilities after the temperature.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -264,7 +266,7 @@ def card(record: dict[str, Any], metrics: dict[str, Any]) -> str:
         "",
         f"# {Path(data['source']).name}: {model['name'].rstrip('/').split('/')[-1]} with {method['method']}",
         "",
-        f"Trained with [mixwell](https://pypi.org/project/mixwell/) {record['versions']['mixwell']} from "
+        f"Trained with mixwell {record['versions']['mixwell']} from "
         f"`{Path(model['name']).name}` ({model['parameters'] / 1e6:.0f} million parameters) by `{method['method']}` "
         f"({options}).",
         "",

@@ -26,8 +26,8 @@ TAKEN = {
     "output_dir": "--output", "num_train_epochs": "--epochs", "per_device_train_batch_size": "--batch-size",
     "learning_rate": "--learning-rate", "warmup_steps": "--warmup", "weight_decay": "--weight-decay", "seed": "--seed",
     "lr_scheduler_type": "--scheduler", "label_smoothing_factor": "--label-smoothing", "save_steps": "--save-steps",
-    "metric_for_best_model": "--best-metric", "report_to": "--report-to", "train_sampling_strategy": "--group-by-length",
-    "per_device_eval_batch_size": "--eval-batch-size",
+    "metric_for_best_model": "--best-metric", "report_to": "--report-to",
+    "train_sampling_strategy": "--group-by-length", "per_device_eval_batch_size": "--eval-batch-size",
 }  # fmt: skip
 FIXED = {
     "eval_strategy", "save_strategy", "logging_strategy", "load_best_model_at_end", "greater_is_better", "eval_delay",
@@ -232,8 +232,8 @@ def training_arguments(settings: TrainSettings, task: str, learning_rate: float,
     best = best_metric(settings.best_metric, task)
     if settings.best_metric not in ("loss", *names):
         raise OptionError(
-            f"best_metric {settings.best_metric!r} is unknown for {task}{nearest(settings.best_metric, names)}; use one "
-            f"of loss, {', '.join(names)}"
+            f"best_metric {settings.best_metric!r} is unknown for {task}{nearest(settings.best_metric, names)}; use "
+            f"one of loss, {', '.join(names)}"
         )
     check_arguments(settings.arguments)
     values: dict[str, Any] = {
@@ -269,8 +269,8 @@ def training_arguments(settings: TrainSettings, task: str, learning_rate: float,
         raise OptionError(f"Trainer refuses these settings: {' '.join(str(error).split())}") from error
     if arguments.world_size != processes():
         raise OptionError(
-            f"{processes()} processes were started but Trainer sees {arguments.world_size}; start them with torchrun or "
-            f"accelerate launch, with settings for this machine's devices"
+            f"{processes()} processes were started but Trainer sees {arguments.world_size}; start them with torchrun "
+            f"or accelerate launch, with settings for this machine's devices"
         )
     if arguments.n_gpu > 1:
         arguments._n_gpu = 1  # DataParallel cannot be mixed; torchrun uses all devices

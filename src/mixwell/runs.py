@@ -92,8 +92,8 @@ class RunFolder:
                 raise RunError(f"output {self.path} holds a finished run; name another folder with --output")
             if (self.path / "run.json").is_file():
                 raise RunError(
-                    f"output {self.path} holds an unfinished run; continue it with `mixwell train --resume {self.path}`, "
-                    f"or name another folder with --output"
+                    f"output {self.path} holds an unfinished run; continue it with `mixwell train --resume {self.path}`"
+                    f" or name another folder with --output"
                 )
             raise RunError(f"output {self.path} is not empty; name another folder with --output")
 
@@ -156,7 +156,7 @@ class RunFolder:
 
     def newest_checkpoint(self) -> tuple[Path | None, list[str]]:
         """Return the newest complete checkpoint, and a note for each that had to be passed over."""
-        notes = []
+        notes: list[str] = []
         for step, folder in sorted(self._all_checkpoints(), reverse=True):
             fault = checkpoint_fault(folder)
             if fault is None:
@@ -214,9 +214,8 @@ def _take(handle: Any, path: Path) -> None:
     except OSError as error:
         handle.seek(0)
         who = handle.read().strip()
-        raise RunError(
-            f"{path} is in use by another process{f' ({who})' if who else ''}; wait for it to end, or name another folder"
-        ) from error
+        named = f" ({who})" if who else ""
+        raise RunError(f"{path} is in use by another process{named}; wait for it, or name another folder") from error
 
 
 # --- checkpoints -----------------------------------------------------------------------------------------------------

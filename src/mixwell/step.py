@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from mixwell.errors import BatchError, UnsupportedModelError
-from mixwell.points import logits_of, training_flags
+from mixwell.points import base_config, last_token, logits_of, training_flags
 
 if TYPE_CHECKING:
     from mixwell.mixer import Mixer
@@ -37,7 +37,7 @@ class Step:
         plan: the plan; set before the forward runs.
         paid: whether the mixed loss was computed.
         fired: how many sites have mixed in the forward.
-        turns: calls seen of each hooked module in this forward.
+        turns: calls seen by each hook in this forward, for modules that several blocks share.
         scratch: values that a method or hook keeps from one point to another.
     """
 
@@ -48,7 +48,7 @@ class Step:
     plan: Plan | None = None
     paid: bool = False
     fired: int = 0
-    turns: dict[nn.Module, int] = field(default_factory=dict)
+    turns: dict[Any, int] = field(default_factory=dict)
     scratch: dict[Any, Any] = field(default_factory=dict)
     mixed_logits: Tensor | None = None
     _logits: weakref.ref[Tensor] | None = None
@@ -69,6 +69,19 @@ class Step:
     def size(self) -> int:
         """B, the number of rows."""
         return self.anchor.shape[0]
+
+    @property
+    def length(self) -> int:
+        """T, the number of positions; for images as the mask or the probe tells."""
+        return self.anchor.shape[1]
+
+    @property
+    def last(self) -> Tensor:
+        """(B,), the place of each row's last token, which decoders pool."""
+        ids = self.inputs.get("input_ids")
+        if not isinstance(ids, Tensor):
+            return torch.full((self.size,), self.length - 1, device=self.device)
+        return last_token(ids, getattr(base_config(self.mixer.model), "pad_token_id", None))
 
     @property
     def device(self) -> torch.device:
@@ -102,9 +115,12 @@ class Step:
         self.inputs["attention_mask"] = torch.where(positions, torch.ones_like(mask), mask)
 
     def attend_partner(self, plan: Plan) -> None:
-        """Let each row attend where its partner has tokens too, unless the row keeps all of itself."""
+        """Let each row attend where its partner has tokens too, unless the row keeps all of itself.
+
+        In causal stacks partners are lined up at the last token, so a row's own mask is the right one.
+        """
         mask = self.mask
-        if mask is not None:
+        if mask is not None and not self.mixer.points.get("embeddings")[0].causal:
             self.attend(mask.index_select(0, plan.permutation) & mixed_rows(plan).unsqueeze(1))
 
     # --- passes before the forward ---
@@ -139,13 +155,14 @@ class Step:
 
         handle = head.register_forward_hook(catch)
         try:
-            with (
-                self.mixer.quiet(),
-                torch.no_grad(),
-                eager_attention(self.mixer.model),
-                contextlib.suppress(_Enough),
-            ):
-                self.mixer.model(**self.inputs)
+            # Most models return their weights under eager attention; some only when asked.
+            for asked in ({}, {"output_attentions": True}):
+                seen = 0
+                with self.mixer.quiet(), torch.no_grad(), eager_attention(self.mixer.model):
+                    with contextlib.suppress(_Enough):
+                        self.mixer.model(**self.inputs, **asked)
+                if weights:
+                    break
         finally:
             handle.remove()
         if not weights:
@@ -161,7 +178,7 @@ class Step:
         Returns:
             (B, T, d)
         """
-        (point,) = self.mixer.points.get("embeddings")
+        point = self.mixer.points.get("embeddings")[0]
         assert self.labels is not None
         kept: list[Tensor] = []
 

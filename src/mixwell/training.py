@@ -384,6 +384,7 @@ def resume(path: str | Path, *, quiet: bool = False) -> RunResult:
 def _run(settings: TrainSettings, folder: RunFolder, reporter: Reporter, record: dict[str, Any] | None) -> RunResult:
     from mixwell import data as texts
     from mixwell import models
+    from mixwell.mixer import attach
     from mixwell.modelcard import make_record, read_metrics, write_results
 
     settings.check()
@@ -427,9 +428,12 @@ def _run(settings: TrainSettings, folder: RunFolder, reporter: Reporter, record:
             name: texts.tokenise(table, loaded.tokenizer, max_length=length, cache_dir=settings.cache_dir)
             for name, table in found.splits.items()
         }
-        for note in notes:
-            reporter.note(note)
+        # What can be refused is refused before anything is written.
+        attach(loaded.model, settings.method, **method_options(settings, rows["train"], found.task)).detach()
+        training_arguments(settings, found.task, 1e-5, str(folder.checkpoints))
         with folder.lock(new=record is None) if first else nullcontext():
+            for note in notes:
+                reporter.note(note)
             if record is None:
                 record = make_record(settings, found, loaded, length, notes)
                 if first:

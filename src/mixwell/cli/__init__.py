@@ -87,6 +87,8 @@ def main(words: Sequence[str] | None = None) -> int:
     usage = [kind for kind in typer.BadParameter.__mro__ if hasattr(kind, "format_message")][-1]
     try:
         code = typer.main.get_command(build_app(words))(args=words, prog_name="mixwell", standalone_mode=False)
+        if code == 130:  # how newer versions of Typer report Ctrl-C
+            raise KeyboardInterrupt
         return code if isinstance(code, int) else 0
     except MixwellError as error:
         _say(str(error))
@@ -146,8 +148,7 @@ def typed_value(text: str, hint: Any) -> Any:
     """Read a text as a value of a type; raise ValueError when it is none."""
     origin, inside = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
-        order = [bool, int, float, list, dict, str]
-        kinds = sorted(inside, key=lambda k: order.index(b) if (b := typing.get_origin(k) or k) in order else 3)
+        kinds = sorted(inside, key=lambda kind: _rank(kind))
         if type(None) in kinds and text.lower() in ("none", "null", ""):
             return None
         for kind in (kind for kind in kinds if kind is not type(None)):
@@ -166,8 +167,15 @@ def typed_value(text: str, hint: Any) -> Any:
     if origin is not None and isinstance(origin, type) and issubclass(origin, typing.Sequence):
         return [typed_value(part.strip(), inside[0] if inside else str) for part in text.strip("[]").split(",")]
     if isinstance(hint, type) and hasattr(hint, "__members__"):
-        return hint(text).value  # type: ignore[call-arg]
+        return hint(text).value
     return _fail(text)
+
+
+def _rank(kind: Any) -> int:
+    """In which order the types of a union are tried: a text is anything, so it comes last."""
+    order: list[Any] = [bool, int, float, list, dict, str]
+    plain = typing.get_origin(kind) or kind
+    return order.index(plain) if plain in order else 3
 
 
 def _fail(text: str) -> Any:

@@ -9,13 +9,13 @@ import typer
 
 def command(
     run: Annotated[str, typer.Argument(help="A run folder, or the model folder in it.")],
-    source: Annotated[str, typer.Argument(help="A file, a text, or - for stdin, one text a line.", metavar="FILE|TEXT")],
+    source: Annotated[str, typer.Argument(help="A file, a text, or - for lines of stdin.", metavar="FILE|TEXT")],
     format: Annotated[str | None, typer.Option("--format", "-f", help="table, csv, jsonl or parquet.")] = None,
-    output: Annotated[str | None, typer.Option("--output", "-o", help="The file to write; its name tells the format.")] = None,
+    output: Annotated[str | None, typer.Option("--output", "-o", help="A file; its name tells the format.")] = None,
     text: Annotated[str | None, typer.Option(help="The text column.")] = None,
     text_pair: Annotated[str | None, typer.Option(help="The column of the second text.")] = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Rows at once.")] = 64,
-) -> None:  # fmt: skip
+) -> None:
     """Predict labels and calibrated probabilities, for files of any size."""
     import sys
 

@@ -57,7 +57,7 @@ class Amplify(DrawsLam):
 
     def sites(self, points: Points) -> list[Point]:
         """Return one point a mixed block."""
-        found = points.get(self.site)
+        found = self.pick(points, self.site)
         return [found[i] for i in pick_layers(self.layers, len(found), range(len(found)), "layers")]
 
     def adjust_lam(self, lam: float | Tensor) -> float | Tensor:
@@ -69,8 +69,9 @@ class Amplify(DrawsLam):
     def prepare(self, step: Step, plan: Plan, rng: torch.Generator) -> Plan:
         """Spread lam over the blocks (`consistent`) and spare padding (`padding='keep'`)."""
         if self.consistent:
-            blocks = plan.point_weights.shape[0]
-            share = (1 + (2 * plan.point_weights - 1) ** (1 / blocks)) / 2
+            stacks = [point.stack for point in step.mixer.sites]
+            blocks = torch.tensor([stacks.count(stack) for stack in stacks]).to(plan.point_weights)
+            share = (1 + (2 * plan.point_weights - 1) ** (1 / blocks).unsqueeze(1)) / 2
             plan = dataclasses.replace(plan, point_weights=share)
         if self.padding == "keep" and step.mask is not None:
             plan = dataclasses.replace(plan, token_mask=step.mask.index_select(0, plan.permutation))

@@ -55,8 +55,10 @@ class AttentionMix(Method):
 
     def sites(self, points: Points) -> list[Point]:
         """Return the embedding output."""
-        pick_layers([self.block], len(points.heads) or len(points.get("block")), [], "block")
-        return list(points.get("embeddings"))
+        blocks = self.pick(points, "block")
+        pick_layers([self.block], len(blocks), [], "block")
+        # In an encoder-decoder model, the embeddings of the stack whose attention is read.
+        return [point for point in points.get("embeddings") if point.stack == blocks[self.block].stack][:1]
 
     def prove(self, mixer: Mixer) -> None:
         """See the weights once, and that the head exists."""
@@ -73,12 +75,16 @@ class AttentionMix(Method):
         if mask is None:
             mask = torch.ones(attention.shape[0], attention.shape[-1], dtype=torch.bool, device=step.device)
         own = relevance(attention, mask, self.head).to(plan.label_weight.dtype)
-        partner = own.index_select(0, plan.permutation)
-        both = own + partner
+        other = own.index_select(0, plan.permutation)
+        real = mask
+        if plan.shift is not None and plan.shift_mask is not None:
+            other = other.gather(1, plan.shift) * plan.shift_mask
+        else:
+            real = mask | mask.index_select(0, plan.permutation)
+        both = own + other
         ratio = torch.where(both > 0, own / both.clamp(min=torch.finfo(both.dtype).tiny), torch.ones_like(own))
         alone = plan.permutation == torch.arange(step.size, device=step.device)
         ratio = torch.where(alone.unsqueeze(1), torch.ones_like(ratio), ratio)
-        real = mask | mask.index_select(0, plan.permutation)
         weight = (ratio * real).sum(1) / real.sum(1)
         weight = torch.where(alone, torch.ones_like(weight), weight)
         plan = dataclasses.replace(plan, token_weights=ratio, label_weight=weight, point_weights=weight.unsqueeze(0))

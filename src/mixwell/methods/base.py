@@ -60,8 +60,21 @@ def mix(x: Tensor, permutation: Tensor, weight: Tensor) -> Tensor:
         permutation: (B,).
         weight: (B,) or (B, T), the share of a row's own part.
     """
+    return blend(x.index_select(0, permutation), x, weight)
+
+
+def blend(other: Tensor, x: Tensor, weight: Tensor) -> Tensor:
+    """Return lerp(other, x, weight), the weight (B,) or (B, T) spread over the remaining axes."""
     weight = weight.to(x.dtype)
-    return torch.lerp(x.index_select(0, permutation), x, weight.reshape(weight.shape + (1,) * (x.dim() - weight.dim())))
+    return torch.lerp(other, x, weight.reshape(weight.shape + (1,) * (x.dim() - weight.dim())))
+
+
+def partner(x: Tensor, plan: Plan, causal: bool) -> Tensor:
+    """Return x[perm]; in causal stacks moved along the token axis, so that last tokens lie on each other."""
+    other = x.index_select(0, plan.permutation)
+    if causal and plan.shift is not None and x.dim() == 3:
+        return other.gather(1, plan.shift.unsqueeze(-1).expand_as(other))
+    return other
 
 
 @dataclass
@@ -75,6 +88,8 @@ class Method:
         has_permutation: whether rows have partners (that can be pinned).
         has_layer: whether a layer is drawn (and can be pinned).
         needs_labels: whether the labels must be there before the forward.
+        tasks: what it can serve: `sequence` (one label a row), `token` (one a token), `span` (start and end).
+        modalities: what the model may read: `text`, `image`.
     """
 
     name: ClassVar[str] = ""
@@ -83,10 +98,13 @@ class Method:
     has_permutation: ClassVar[bool] = True
     has_layer: ClassVar[bool] = False
     needs_labels: ClassVar[bool] = False
+    tasks: ClassVar[tuple[str, ...]] = ("sequence", "token", "span")
+    modalities: ClassVar[tuple[str, ...]] = ("text", "image")
 
     pairing: str = option(
         "random", "who meets whom: random, pairs (mutual), length (similar length), label (other label)"
     )
+    stacks: str = option("all", "encoder-decoder models: mix in all blocks, or in those of the encoder only")
     start: float = option(0.0, "fraction of training after which mixing begins")
     stop: float = option(1.0, "fraction of training after which mixing ends")
     total_steps: int | None = option(None, "training forwards in all, to know the fraction without a callback")
@@ -105,6 +123,7 @@ class Method:
         if self.total_steps is not None and self.total_steps < 1:
             raise OptionError(f"total_steps={self.total_steps} must be at least 1")
         self.choice("pairing", PAIRINGS)
+        self.choice("stacks", ("all", "encoder"))
         if self.class_weights is not None:
             self.class_weights = [float(w) for w in self.class_weights]
             if min(self.class_weights) < 0 or max(self.class_weights) <= 0:
@@ -154,7 +173,8 @@ class Method:
             site: index into what `sites` returned.
             step: the current step.
         """
-        return mix(x, plan.permutation, token_weight(x, plan, site))
+        causal = step.mixer.sites[site].causal
+        return blend(partner(x, plan, causal), x, token_weight(x, plan, site, causal))
 
     def loss(
         self,
@@ -169,6 +189,10 @@ class Method:
         return mixed_loss(criterion, logits, labels, plan.permutation, plan.label_weight, items)
 
     # --- helpers ---
+
+    def pick(self, points: Points, kind: str) -> tuple[Point, ...]:
+        """Return the points of one kind in the stacks that are mixed."""
+        return tuple(point for point in points.get(kind) if self.stacks == "all" or point.stack == "encoder")
 
     def choice(self, name: str, allowed: Iterable[Any]) -> None:
         """Raise unless an option has one of the allowed values."""
@@ -217,13 +241,15 @@ class DrawsLam(Method):
         return draw_lam(self.draw, self.alpha, self.samples, rng)
 
 
-def token_weight(x: Tensor, plan: Plan, site: int) -> Tensor:
+def token_weight(x: Tensor, plan: Plan, site: int, causal: bool = False) -> Tensor:
     """Return the weight at a site: (B,), or (B, T) where the plan has weights or a mask for tokens."""
     weight = plan.point_weights[site]
-    if x.dim() < 3 or (plan.token_mask is None and plan.token_weights is None):
+    if x.dim() < 3:
         return weight
-    tokens = plan.token_weights if plan.token_weights is not None else plan.token_mask
-    assert tokens is not None
+    mask = plan.shift_mask if causal and plan.shift_mask is not None else plan.token_mask
+    tokens = mask if plan.token_weights is None else plan.token_weights
+    if tokens is None:
+        return weight
     if tokens.shape[1] != x.shape[1]:
         raise BatchError(
             f"the model works on {x.shape[1]} positions but the attention_mask has {tokens.shape[1]}: "

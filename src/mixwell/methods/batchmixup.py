@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from mixwell.errors import BatchError, OptionError
+from mixwell.errors import OptionError
 from mixwell.loss import Criterion
 from mixwell.methods.base import Method, option, register
 from mixwell.plan import Plan, sample_beta
 from mixwell.points import Point, Points
 from mixwell.step import Step
+
+if TYPE_CHECKING:
+    from mixwell.mixer import Mixer
 
 
 @register
@@ -31,6 +34,7 @@ class BatchMixup(Method):
     """
 
     name = "batchmixup"
+    tasks = ("sequence",)
     summary = "make new sentence vectors from the whole batch by random weights for every feature"
     has_lam = False
     has_permutation = False
@@ -57,6 +61,11 @@ class BatchMixup(Method):
         """Return the sentence vector."""
         return list(points.get("sentence"))
 
+    def prove(self, mixer: Mixer) -> None:
+        """Refuse heads that score every token, if there are to be more points than rows."""
+        if self.points is not None and self.sites(mixer.points)[0].how == "last":
+            raise OptionError("points= does not go with a head that scores every token; leave it out")
+
     def prepare(self, step: Step, plan: Plan, rng: torch.Generator) -> Plan:
         """Draw the policy M: (n, B, d), or (n, B) with a weight a row."""
         shape: tuple[int, ...] = (self.points or step.size, step.size)
@@ -69,10 +78,6 @@ class BatchMixup(Method):
 
     def mix(self, x: Tensor, plan: Plan, site: int, step: Step) -> Tensor:
         """Return the n new points, (n, d)."""
-        if x.dim() != 2:
-            raise BatchError(
-                f"batchmixup needs one vector a row, but the head reads a tensor of shape {tuple(x.shape)}"
-            )
         step.scratch["points"] = blend(plan.extra["share"].to(x.dtype), x)
         return step.scratch["points"]
 

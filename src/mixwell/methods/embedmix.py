@@ -26,7 +26,7 @@ class EmbedMix(DrawsLam):
 
     def sites(self, points: Points) -> list[Point]:
         """Return the embedding output."""
-        return list(points.get("embeddings"))
+        return list(self.pick(points, "embeddings"))
 
     def prepare(self, step: Step, plan: Plan, rng: torch.Generator) -> Plan:
         """Attend to the partner's tokens too."""

@@ -56,12 +56,12 @@ class Fills(DrawsLam):
     def prove(self, mixer: Mixer) -> None:
         """Refuse models where a separator at the end would change what is pooled."""
         config = base_config(mixer.model)
-        if self.padding == "none":
+        if self.padding == "none" or mixer.points.modality == "image":
             return
-        if getattr(config, "is_encoder_decoder", False):
+        if getattr(config, "is_encoder_decoder", False) or any(p.causal for p in mixer.points.get("embeddings")):
             raise OptionError(
-                f"{type(mixer.model).__name__} pools at its end-of-sequence token, which a fill would add to; use "
-                f"padding='none'"
+                f"{type(mixer.model).__name__} pools its last or end-of-sequence token, which a fill would displace; "
+                f"use padding='none'"
             )
         if self.padding == "pad" and self.pad_token_id is None and getattr(config, "pad_token_id", None) is None:
             raise OptionError("the model's config has no pad_token_id; pass pad_token_id=")
@@ -126,7 +126,7 @@ class InputMixup(Fills):
 
     def sites(self, points: Points) -> list[Point]:
         """Return the embedding output."""
-        return list(points.get("embeddings"))
+        return list(self.pick(points, "embeddings")[:1])
 
     def prepare(self, step: Step, plan: Plan, rng: torch.Generator) -> Plan:
         """Fill up."""
@@ -146,8 +146,7 @@ class ManifoldMixup(Fills):
 
     def sites(self, points: Points) -> list[Point]:
         """Return the points to draw from."""
-        blocks = points.get("block")
-        every = [*points.get("embeddings"), *blocks, *points.get("sentence")]
+        every = [points.get("embeddings")[0], *self.pick(points, "block"), *points.get("sentence")]
         return [every[k] for k in pick_layers(self.layers, len(every), range(len(every)), "layers")]
 
     def layer_of(self, site: int, sites: Sequence[Point]) -> int:

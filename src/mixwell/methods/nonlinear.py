@@ -16,7 +16,7 @@ from torch import Tensor
 
 from mixwell.errors import OptionError
 from mixwell.loss import Criterion
-from mixwell.methods.base import Method, option, register
+from mixwell.methods.base import Method, option, partner, register
 from mixwell.plan import Plan, sample_beta
 from mixwell.points import Point, Points
 from mixwell.step import Step
@@ -31,6 +31,7 @@ class NonlinearMixup(Method):
     """
 
     name = "nonlinear"
+    tasks = ("sequence",)
     summary = "mix the sentence vector with a random weight for every feature; labels get about one half"
 
     alpha: float = option(1.0, "shape of the Beta distribution each weight is drawn from")
@@ -49,12 +50,12 @@ class NonlinearMixup(Method):
 
     def sites(self, points: Points) -> list[Point]:
         """Return the sentence vector or the embedding output."""
-        return list(points.get(self.point))
+        return list(points.get(self.point)[:1])
 
     def prepare(self, step: Step, plan: Plan, rng: torch.Generator) -> Plan:
         """Draw the gate: 1 for rows without a partner, all lam if lam is pinned."""
         width, size = step.mixer.sites[0].width, step.size
-        shape = (size, width) if self.point == "sentence" else (size, step.anchor.shape[1], width)
+        shape = (size, width) if self.point == "sentence" else (size, step.length, width)
         dtype, device = plan.label_weight.dtype, step.device
         if plan.lam is None:
             gate = sample_beta(self.alpha, shape, rng).to(dtype).to(device, non_blocking=True)
@@ -67,7 +68,8 @@ class NonlinearMixup(Method):
         else:
             mask = step.mask
             real = torch.ones(shape[:2], dtype=torch.bool, device=device) if mask is None else mask
-            real = real | real.index_select(0, plan.permutation)
+            if not step.mixer.sites[0].causal:
+                real = real | real.index_select(0, plan.permutation)
             weight = (gate.mean(2) * real).sum(1) / real.sum(1)
         weight = torch.where(alone, torch.ones_like(weight), weight)
         plan = dataclasses.replace(plan, label_weight=weight, point_weights=weight.unsqueeze(0), extra={"gate": gate})
@@ -77,7 +79,11 @@ class NonlinearMixup(Method):
 
     def mix(self, x: Tensor, plan: Plan, site: int, step: Step) -> Tensor:
         """Return G x + (1 - G) x[perm]."""
-        return torch.lerp(x.index_select(0, plan.permutation), x, plan.extra["gate"].to(x.dtype))
+        gate = plan.extra["gate"].to(x.dtype)
+        causal = step.mixer.sites[site].causal
+        if causal and plan.shift_mask is not None and x.dim() == 3:
+            gate = torch.where(plan.shift_mask.unsqueeze(-1), gate, torch.ones_like(gate))
+        return torch.lerp(partner(x, plan, causal), x, gate)
 
     def loss(
         self,

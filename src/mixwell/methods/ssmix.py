@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -18,6 +19,9 @@ from mixwell.methods.manifold import last_real
 from mixwell.plan import Plan
 from mixwell.points import Point, Points
 from mixwell.step import Step
+
+if TYPE_CHECKING:
+    from mixwell.mixer import Mixer
 
 
 @dataclass(frozen=True)
@@ -93,6 +97,8 @@ class SSMix(Method):
     """
 
     name = "ssmix"
+    tasks = ("sequence",)
+    modalities = ("text",)
     summary = "replace the least salient span of a text by its partner's most salient span (twice the cost)"
     needs_labels = True
 
@@ -110,6 +116,14 @@ class SSMix(Method):
         """Mix no hidden state, but the word embedding must be there to read saliency from."""
         points.get("embeddings")
         return []
+
+    def prove(self, mixer: Mixer) -> None:
+        """Without CLS and SEP around a text, the special ids must be named."""
+        if self.special_ids is None and any(p.causal for p in mixer.points.get("embeddings")):
+            raise OptionError(
+                f"{type(mixer.model).__name__} puts no fixed tokens around a text; pass special_ids= (the ids of bos, "
+                f"eos and pad that its tokenizer adds)"
+            )
 
     def content(self, ids: Tensor, mask: Tensor) -> Tensor:
         """Return (B, T) bool: real tokens that are not special."""

@@ -32,7 +32,7 @@ class TMix(DrawsLam):
 
     def sites(self, points: Points) -> list[Point]:
         """Return the blocks to draw from."""
-        blocks = points.get("block")
+        blocks = self.pick(points, "block")
         return [blocks[i] for i in pick_layers(self.layers, len(blocks), scaled_layers(len(blocks)), "layers")]
 
     def draw_layer(self, rng: torch.Generator, count: int) -> int:

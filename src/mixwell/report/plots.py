@@ -13,7 +13,7 @@ from typing import Any
 
 from mixwell.calibration import Bin
 
-BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#6B7280"
+BLUE, ORANGE, GREEN, GREY, BLACK = "#0072B2", "#D55E00", "#009E73", "#6B7280", "#111827"
 
 
 @contextmanager
@@ -31,7 +31,7 @@ def figure(width: float, height: float, **options: Any) -> Iterator[tuple[Any, A
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 
-    style = {
+    style: dict[Any, Any] = {
         "font.size": 10,
         "axes.spines.top": False,
         "axes.spines.right": False,
@@ -64,14 +64,15 @@ def reliability(panels: Sequence[tuple[str, Sequence[Bin], float]]) -> str:
     """
     count = len(panels)
     options: dict[str, Any] = {"nrows": 2, "ncols": count, "squeeze": False, "sharex": True, "sharey": "row"}
-    with figure(4.0 * count, 4.6, height_ratios=[4, 1], **options) as (_, axes, buffer):
+    with figure(4.0 * count, 4.6, height_ratios=[4, 1], **options) as (made, axes, buffer):
         for at, (title, bins, error) in enumerate(panels):
             upper, lower = axes[0][at], axes[1][at]
             full = [b for b in bins if b.count]
             total = sum(b.count for b in full) or 1
-            upper.plot([0, 1], [0, 1], color=GREY, linewidth=1, linestyle=(0, (4, 3)), label="perfect", zorder=3)
+            upper.plot([0, 1], [0, 1], color=BLACK, linewidth=1, linestyle=(0, (4, 3)), label="perfect", zorder=3)
+            middle, wide = [(b.lo + b.hi) / 2 for b in full], [0.92 * (b.hi - b.lo) for b in full]
             upper.bar(
-                [(b.lo + b.hi) / 2 for b in full], [b.accuracy for b in full], width=[0.92 * (b.hi - b.lo) for b in full],
+                middle, [b.accuracy for b in full], width=wide,
                 color=BLUE, alpha=0.85, label="share right", zorder=2,
             )  # fmt: skip
             upper.plot(
@@ -80,15 +81,12 @@ def reliability(panels: Sequence[tuple[str, Sequence[Bin], float]]) -> str:
             )  # fmt: skip
             upper.set(xlim=(0, 1), ylim=(0, 1), title=f"{title}: ECE {error:.3f}")
             upper.grid(axis="y", zorder=0)
-            lower.bar(
-                [(b.lo + b.hi) / 2 for b in full], [b.count / total for b in full],
-                width=[0.92 * (b.hi - b.lo) for b in full], color=GREY,
-            )  # fmt: skip
+            lower.bar(middle, [b.count / total for b in full], width=wide, color=GREY)
             lower.set(xlabel="confidence", ylim=(0, 1))
             lower.grid(axis="y")
         axes[0][0].set_ylabel("share right")
         axes[1][0].set_ylabel("rows")
-        axes[0][0].legend(loc="upper left", fontsize=8)
+        made.legend(*axes[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=9)
     return buffer.getvalue()
 
 
@@ -105,7 +103,7 @@ def losses(history: Sequence[dict[str, Any]], best_epoch: int) -> str:
     with figure(6.0, 3.6) as (_, axes, buffer):
         epochs = [row["epoch"] for row in history]
         trained = [(row["epoch"], row["train_loss"]) for row in history if row["train_loss"] is not None]
-        axes.plot(*zip(*trained), color=BLUE, marker="o", markersize=3.5, label="training (mixed)")
+        axes.plot(*zip(*trained), color=BLUE, marker="o", markersize=3.5, label="training")
         axes.plot(
             epochs, [row["validation"]["loss"] for row in history], color=ORANGE, marker="s", markersize=3.5,
             label="validation",

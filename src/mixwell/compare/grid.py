@@ -1,0 +1,273 @@
+"""What is asked for: data sets, samples, models, methods, settings and seeds, from a command line or a TOML file.
+
+A grid file has the options of `mixwell compare` under their names, with lists where several are wanted:
+
+    data = ["reviews.csv", "news/"]       # or one text; as arguments of the command they replace these
+    methods = [
+        "amplify",
+        "tmix:alpha=0.5",                 # as on the command line
+        { name = "manifold", alpha = [0.2, 1.0] },   # a list of values: one candidate each, all combinations
+    ]
+    seeds = 5                             # 0 to 4; or a list such as [3, 14, 15]
+    fractions = [0.1, 1.0]                # shares of train: one comparison each
+    per_class = [16]                      # further samples, by rows of each class
+    max_train = 2000                      # caps all samples
+    max_test = 1000                       # a fixed choice of test rows
+    model = "minilm"                      # or a list
+    # and as in `mixwell train`: text, text_pair, label, task, validation, test, split_seed, drop_leaks, sample_seed,
+    # trust_remote_code
+
+    [settings]                            # of training; a list of values: one comparison each, all combinations
+    epochs = 5
+    learning_rate = [1e-4, 2e-4]
+
+    [settings.arguments]                  # fields of TrainingArguments, one value each
+    max_grad_norm = 0.5
+
+Options on the command line win over the file. `none`, and `none` with label smoothing, are always among the methods.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import sys
+import typing
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mixwell.compare.spec import BASELINE, SMOOTHING, Candidate, DataSource, Sample, candidate
+from mixwell.errors import OptionError, nearest
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:  # pragma: no cover - older Pythons
+    import tomli as tomllib  # type: ignore[import-not-found,unused-ignore]
+
+SETTINGS = (
+    "epochs", "batch_size", "eval_batch_size", "learning_rate", "warmup", "weight_decay", "scheduler", "max_length",
+    "patience", "best_metric", "class_weights", "group_by_length", "arguments",
+)  # fmt: skip
+LOADING = tuple(f.name for f in dataclasses.fields(DataSource) if f.name != "data")
+LISTS = ("data", "methods", "fractions", "per_class", "model")
+
+
+@dataclass
+class Grid:
+    """A comparison as it was asked for.
+
+    Attributes:
+        data: files, folders or hub ids.
+        methods: texts such as `tmix:alpha=0.5`, or tables with `name` and options.
+        seeds: how many, from 0 on, or which.
+        fractions: shares of train.
+        per_class: rows of each class.
+        max_train: the most rows of train.
+        max_test: the most test rows.
+        sample_seed: chooses the rows of a sample for all seeds alike; None draws them anew for each seed.
+        model: names or folders.
+        trust_remote_code: run code that comes with a model.
+        loading: further fields of `DataSource`.
+        settings: of training; a list of values is a grid, `arguments` apart.
+    """
+
+    data: list[str] = field(default_factory=list)
+    methods: list[str | dict[str, Any]] = field(default_factory=lambda: ["amplify"])
+    seeds: int | list[int] = 5
+    fractions: list[float] = field(default_factory=list)
+    per_class: list[int] = field(default_factory=list)
+    max_train: int | None = None
+    max_test: int | None = None
+    sample_seed: int | None = None
+    model: list[str] = field(default_factory=lambda: ["minilm"])
+    trust_remote_code: bool = False
+    loading: dict[str, Any] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    def sources(self) -> list[DataSource]:
+        """The data sets."""
+        if not self.data:
+            raise OptionError("the grid is empty: name at least one data set (a file, a folder or a hub id)")
+        return [DataSource(each, **self.loading) for each in self.data]
+
+    def seed_list(self) -> list[int]:
+        """The seeds."""
+        if isinstance(self.seeds, int) and not isinstance(self.seeds, bool):
+            if self.seeds < 1:
+                raise OptionError(f"seeds must be at least 1, got {self.seeds}; 5 are a good number")
+            return list(range(self.seeds))
+        if not isinstance(self.seeds, list) or not self.seeds:
+            raise OptionError(f"seeds must be a number of at least 1 or a list of seeds, got {self.seeds!r}")
+        for seed in self.seeds:
+            if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+                raise OptionError(f"a seed must be a whole number of at least 0, got {seed!r}")
+        if len(set(self.seeds)) < len(self.seeds):
+            raise OptionError(f"seeds {self.seeds} name one twice")
+        return list(self.seeds)
+
+    def samples(self) -> list[Sample]:
+        """The samples, without their seeds."""
+        for name, value in (("max_train", self.max_train), ("max_test", self.max_test)):
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+                raise OptionError(f"{name} must be a whole number of at least 1, got {value!r}")
+        for share in self.fractions:
+            if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share <= 1:
+                raise OptionError(f"fractions must lie above 0 and at most at 1, got {share!r}")
+        for rows in self.per_class:
+            if isinstance(rows, bool) or not isinstance(rows, int) or rows < 1:
+                raise OptionError(f"per_class must be whole numbers of at least 1, got {rows!r}")
+        cap = self.max_train
+        made = [Sample(None if share == 1 else float(share), None, cap) for share in self.fractions]
+        made += [Sample(None, rows, cap) for rows in self.per_class]
+        return list(dict.fromkeys(made or [Sample(None, None, cap)]))
+
+    def candidates(self, task: str) -> list[Candidate]:
+        """The methods, with plain training first and plain training with label smoothing second."""
+        if not self.methods:
+            raise OptionError("the grid is empty: name at least one method")
+        wanted: list[tuple[str, dict[str, Any]]] = [(BASELINE, {})]
+        if task != "regression":
+            wanted.append((BASELINE, {"label_smoothing": SMOOTHING}))
+        for each in self.methods:
+            wanted += _expanded(each)
+        made = {found.label: found for found in (candidate(name, options) for name, options in wanted)}
+        return list(made.values())
+
+    def settings_list(self) -> list[dict[str, Any]]:
+        """All combinations of the settings, each checked."""
+        from mixwell.training import TrainSettings
+
+        for name in self.settings:
+            if name not in SETTINGS:
+                raise OptionError(f"setting {name!r} is unknown{nearest(name, SETTINGS)}; known: {', '.join(SETTINGS)}")
+        defaults = {f.name: f.default for f in dataclasses.fields(TrainSettings)}
+        values = {name: self.settings.get(name, {} if name == "arguments" else defaults[name]) for name in SETTINGS}
+        hints = typing.get_type_hints(TrainSettings)
+        choices = [
+            [_typed(name, one, hints[name]) for one in (value if isinstance(value, list) else [value])]
+            for name, value in values.items()
+        ]
+        if not all(choices):
+            empty = next(name for name, found in zip(values, choices) if not found)
+            raise OptionError(f"the grid is empty: setting {empty!r} has no values")
+        made = [dict(zip(values, each)) for each in itertools.product(*choices)]
+        for each in made:
+            TrainSettings(data="", method=BASELINE, **each).check()
+        return made
+
+
+def _typed(name: str, value: Any, hint: Any) -> Any:
+    """Check the type of a setting."""
+    kinds = typing.get_args(hint) if typing.get_origin(hint) not in (None, dict) else (hint,)
+    kinds = tuple(typing.get_origin(kind) or kind for kind in kinds)
+    if isinstance(value, int) and not isinstance(value, bool) and float in kinds and int not in kinds:
+        return float(value)
+    if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+        what = " or ".join("nothing" if kind is type(None) else kind.__name__ for kind in kinds)
+        raise OptionError(f"setting {name} must be of type {what}, got {value!r}")
+    return value
+
+
+# --- methods as texts and tables --------------------------------------------------------------------------------------
+
+
+def split_methods(text: str) -> list[str]:
+    """Cut `none,tmix:alpha=0.5,amplify:layers=[0,1]` at the commas outside brackets."""
+    parts, depth, start = [], 0, 0
+    for at, sign in enumerate(text):
+        depth += {"[": 1, "]": -1}.get(sign, 0)
+        if sign == "," and depth == 0:
+            parts.append(text[start:at])
+            start = at + 1
+    return [part.strip() for part in [*parts, text[start:]] if part.strip()]
+
+
+def _expanded(entry: str | Mapping[str, Any]) -> Iterable[tuple[str, dict[str, Any]]]:
+    """The method of a text, or the methods of a table whose options have lists of values."""
+    from mixwell.cli import typed_options
+    from mixwell.methods import method_class
+
+    if isinstance(entry, str):
+        name, *options = (part.strip() for part in entry.split(":"))
+        return [(name, typed_options(options, method_class(name), f"method {name}: option"))]
+    if not isinstance(entry, Mapping) or not isinstance(entry.get("name"), str):
+        raise OptionError(f"a method must be a text, or a table with a name, got {entry!r}")
+    name = entry["name"]
+    hints = typing.get_type_hints(method_class(name))
+    options = [key for key in entry if key != "name"]
+    choices = [_choices(entry[key], hints.get(key)) for key in options]
+    if not all(choices):
+        raise OptionError(f"the grid is empty: method {name} has an option without values")
+    return [(name, dict(zip(options, each))) for each in itertools.product(*choices)]
+
+
+def _choices(value: Any, hint: Any) -> list[Any]:
+    """The values of an option; for one that is a list itself, several are a list of lists."""
+    if not isinstance(value, list):
+        return [value]
+    listed = any(typing.get_origin(kind) is not None for kind in (hint, *typing.get_args(hint)) if kind is not None)
+    listed = listed and "Sequence" in str(hint)
+    return [value] if listed and not any(isinstance(each, list) for each in value) else value
+
+
+# --- files -----------------------------------------------------------------------------------------------------------
+
+
+def read_grid(path: str | Path) -> dict[str, Any]:
+    """Read a grid file; the schema is at the top of this module.
+
+    Raises:
+        OptionError: the file is missing, no TOML, or has an unknown name.
+    """
+    try:
+        with open(path, "rb") as stream:
+            values = tomllib.load(stream)
+    except OSError as error:
+        raise OptionError(f"grid {path}: {error.strerror or error}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise OptionError(f"grid {path}: not a TOML file ({error})") from error
+    known = [f.name for f in dataclasses.fields(Grid) if f.name != "loading"]
+    for name in values:
+        if name not in (*known, *LOADING):
+            raise OptionError(f"grid {path}: {name!r} is unknown{nearest(name, [*known, *LOADING])}")
+    if not values:
+        raise OptionError(f"grid {path}: the grid is empty; it needs at least data and methods")
+    if not isinstance(values.get("settings", {}), dict):
+        raise OptionError(f"grid {path}: settings must be a table ([settings])")
+    return values
+
+
+def make_grid(file: Mapping[str, Any], given: Mapping[str, Any]) -> Grid:
+    """The grid of a file's values and those given besides, which win.
+
+    Args:
+        file: from `read_grid`, or empty.
+        given: fields of `Grid` and `DataSource`; None counts as not given. `settings` are joined name by name.
+    """
+    given = {name: value for name, value in given.items() if value is not None}
+    values = {**file, **given, "settings": {**file.get("settings", {}), **given.get("settings", {})}}
+    for name in LISTS:
+        if name in values and not isinstance(values[name], list):
+            values[name] = [values[name]]
+    for name in ("data", "model"):
+        if not all(isinstance(each, str) and each for each in values.get(name, [])):
+            raise OptionError(f"{name} must be texts, got {values[name]!r}")
+    if "model" in values and not values["model"]:
+        raise OptionError("the grid is empty: it names no model")
+    loading = {name: values.pop(name) for name in LOADING if name in values}
+    return Grid(**values, loading=loading)
+
+
+def numbers(text: str | None, kind: type, what: str) -> list[Any] | None:
+    """Read `0.1,1.0` as a list of numbers."""
+    if text is None:
+        return None
+    try:
+        found = [kind(part) for part in text.split(",") if part.strip()]
+    except ValueError as error:
+        raise OptionError(f"{what}: {text!r} is not a list of numbers such as 1,2") from error
+    if not found:
+        raise OptionError(f"{what}: the list is empty")
+    return found

@@ -1,0 +1,236 @@
+"""What the user sees while cells are trained: a live table on a terminal, lines elsewhere; both on stderr."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mixwell.compare.records import Failure, Record
+from mixwell.compare.spec import BASELINE, CellSpec
+from mixwell.compare.statistics import PRIMARY
+from mixwell.progress import clock
+
+
+class Progress:
+    """Where a comparison stands: counts, leaders and the time left."""
+
+    def __init__(self, cells: Sequence[CellSpec], slots: int = 1) -> None:
+        self.cells = {cell.key: cell for cell in cells}
+        self.slots = slots
+        self.done: set[str] = set()
+        self.failed: set[str] = set()
+        self.running: dict[str, tuple[str, float]] = {}
+        self._seconds: list[float] = []
+        self._values: dict[str, dict[str, dict[int, float]]] = {}  # group -> label -> seed -> value
+
+    def start(self, key: str, worker: str) -> None:
+        """A cell began."""
+        self.running[key] = (worker, time.monotonic())
+
+    def finish(self, record: Record, *, measured: bool) -> None:
+        """A cell is finished; `measured` if it says how long cells take here."""
+        spec = record.spec
+        self.running.pop(spec.key, None)
+        self.done.add(spec.key)
+        if measured:
+            self._seconds.append(float(record.result["timing"]["seconds"]))
+        value = record.result["test"]["before"][PRIMARY[spec.task]]
+        self._values.setdefault(spec.group_key, {}).setdefault(spec.label, {})[spec.seed] = value
+
+    def fail(self, key: str) -> None:
+        """A cell failed."""
+        self.running.pop(key, None)
+        self.failed.add(key)
+
+    @property
+    def waiting(self) -> int:
+        """Cells that nobody here has begun."""
+        return len(self.cells) - len(self.done) - len(self.failed) - len(self.running)
+
+    def left(self) -> float | None:
+        """Seconds left, by the mean time of the cells so far; None when nothing is known."""
+        if not self._seconds:
+            return None
+        mean, now = sum(self._seconds) / len(self._seconds), time.monotonic()
+        begun = sum(max(mean - (now - since), 0.0) for _, since in self.running.values())
+        return (begun + mean * self.waiting) / self.slots
+
+    def leader(self, group: str) -> tuple[str, float, int] | None:
+        """The method that is ahead in a group: its label, its mean and the seeds it is ahead in.
+
+        Methods are compared over the seeds that all of them have, as far as there are such.
+        """
+        values = {label: found for label, found in self._values.get(group, {}).items() if found}
+        if not values:
+            return None
+        common = set.intersection(*(set(found) for found in values.values()))
+        spec = next(cell for cell in self.cells.values() if cell.group_key == group)
+        sign = -1 if spec.task == "regression" else 1
+        means = {
+            label: sum(found[seed] for seed in (common or found)) / len(common or found)
+            for label, found in values.items()
+        }
+        best = max(means, key=lambda label: (sign * means[label], label == BASELINE))
+        return best, means[best], len(common) or len(values[best])
+
+    def line(self) -> str:
+        """The counts and the time left."""
+        left = self.left()
+        parts = [f"{len(self.done)} of {len(self.cells)} finished", f"{len(self.running)} running"]
+        parts.append(f"{self.waiting} waiting")
+        if self.failed:
+            parts.append(f"{len(self.failed)} failed")
+        if left is not None and self.waiting + len(self.running):
+            parts.append(f"about {clock(left)} left")
+        return ", ".join(parts)
+
+
+class View:
+    """Says nothing; the base of those that do."""
+
+    def __init__(self, slots: int = 1) -> None:
+        self.slots = slots
+        self.progress = Progress([], slots)
+
+    def note(self, text: str) -> None:
+        """Tell something worth knowing."""
+
+    def begin(self, cells: Sequence[CellSpec], done: Mapping[str, Record], failed: Mapping[str, Failure]) -> None:
+        """Work begins; some cells are there already."""
+        self.progress = Progress(cells, self.slots)
+        for record in done.values():
+            self.progress.finish(record, measured=False)
+        for key in failed:
+            self.progress.fail(key)
+
+    def started(self, spec: CellSpec, worker: str) -> None:
+        """A cell began to run here."""
+        self.progress.start(spec.key, worker)
+
+    def finished(self, record: Record, elsewhere: bool = False) -> None:
+        """A cell is finished, here or in another process."""
+        self.progress.finish(record, measured=not elsewhere)
+
+    def failed(self, failure: Failure) -> None:
+        """A cell failed."""
+        self.progress.fail(failure.spec.key)
+
+    def tick(self) -> None:
+        """Some time has passed."""
+
+    def end(self) -> None:
+        """All is done, or an error came."""
+
+
+def title(spec: CellSpec) -> str:
+    """A cell in words."""
+    return f"{spec.name}, {spec.sample.title}: {spec.label}, seed {spec.seed}"
+
+
+class PlainView(View):
+    """A line for each event, for pipes and logs."""
+
+    def _print(self, text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+
+    def note(self, text: str) -> None:
+        """See `View`."""
+        self._print(f"note: {text}")
+
+    def begin(self, cells: Sequence[CellSpec], done: Mapping[str, Record], failed: Mapping[str, Failure]) -> None:
+        """See `View`."""
+        super().begin(cells, done, failed)
+        self._print(f"comparison: {self.progress.line()}")
+
+    def finished(self, record: Record, elsewhere: bool = False) -> None:
+        """See `View`."""
+        super().finished(record, elsewhere)
+        spec, name = record.spec, PRIMARY[record.spec.task]
+        value = record.result["test"]["before"][name]
+        where = " (by another process)" if elsewhere else f" in {clock(record.result['timing']['seconds'])}"
+        ahead = self.progress.leader(spec.group_key)
+        assert ahead is not None
+        self._print(
+            f"finished {title(spec)}{where}: {name} {value:.4f}; {self.progress.line()}; ahead so far: {ahead[0]} "
+            f"({ahead[1]:.4f}, {ahead[2]} seeds)"
+        )
+
+    def failed(self, failure: Failure) -> None:
+        """See `View`."""
+        super().failed(failure)
+        self._print(f"failed {title(failure.spec)}: {failure.reason}; {self.progress.line()}")
+
+
+class TerminalView(View):
+    """A table that is drawn again and again."""
+
+    def __init__(self, slots: int = 1) -> None:
+        super().__init__(slots)
+        from rich.console import Console
+
+        self._console = Console(stderr=True)
+        self._live: Any = None
+
+    def note(self, text: str) -> None:
+        """See `View`."""
+        self._console.print(f"note: {text}", markup=False, highlight=False)
+
+    def begin(self, cells: Sequence[CellSpec], done: Mapping[str, Record], failed: Mapping[str, Failure]) -> None:
+        """See `View`."""
+        from rich.live import Live
+
+        super().begin(cells, done, failed)
+        self._live = Live(self.table(), console=self._console, refresh_per_second=4, transient=True)
+        self._live.start()
+
+    def failed(self, failure: Failure) -> None:
+        """See `View`."""
+        super().failed(failure)
+        self.note(f"failed {title(failure.spec)}: {failure.reason}")
+
+    def tick(self) -> None:
+        """See `View`."""
+        if self._live is not None:
+            self._live.update(self.table())
+
+    def end(self) -> None:
+        """See `View`."""
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def table(self) -> Any:
+        """The table as it stands."""
+        from rich.table import Table
+        from rich.text import Text
+
+        made = Table(title=Text(self.progress.line()), title_justify="left")
+        for column in ("data", "sample", "finished", "running", "ahead so far"):
+            made.add_column(column)
+        groups: dict[str, list[CellSpec]] = {}
+        for cell in self.progress.cells.values():
+            groups.setdefault(cell.group_key, []).append(cell)
+        for key, cells in groups.items():
+            ahead = self.progress.leader(key)
+            name = PRIMARY[cells[0].task]
+            running = [f"{cell.label} {cell.seed}" for cell in cells if cell.key in self.progress.running]
+            made.add_row(
+                Text(cells[0].name),
+                Text(cells[0].sample.title),
+                f"{sum(cell.key in self.progress.done for cell in cells)} of {len(cells)}",
+                Text(", ".join(running)),
+                Text("" if ahead is None else f"{ahead[0]} ({name} {ahead[1]:.4f}, {ahead[2]} seeds)"),
+            )
+        return made
+
+
+def make_view(slots: int, quiet: bool = False) -> View:
+    """The view for this process: silent, a table, or lines."""
+    if quiet:
+        return View(slots)
+    if sys.stderr.isatty() and not os.environ.get("CI"):
+        return TerminalView(slots)
+    return PlainView(slots)

@@ -1,0 +1,148 @@
+"""From a grid to its cells: data and weights are looked at, methods tried on the models, nothing is trained."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import itertools
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mixwell.compare.grid import Grid
+from mixwell.compare.spec import Candidate, CellSpec, Sample
+from mixwell.errors import MixwellError, OptionError
+
+if TYPE_CHECKING:
+    from mixwell.data import TextData
+
+# Files of a model folder that decide what it computes, by the end of their names.
+_DECIDING = (".safetensors", ".json", ".txt", ".model", ".py", ".jinja")
+
+
+def weights_fingerprint(source: str, commit: str | None) -> str:
+    """SHA-256 over the files of a model folder, or the hub's id and commit.
+
+    Args:
+        source: from `models.resolve`.
+        commit: of the hub.
+    """
+    folder = Path(source)
+    if not folder.is_dir():
+        return f"{source}@{commit}"
+    total = hashlib.sha256()
+    for file in sorted(folder.iterdir()):
+        if file.is_file() and file.suffix in _DECIDING and file.name != "mixwell.json":
+            total.update(f"\n{file.name} {file.stat().st_size}\n".encode())
+            with open(file, "rb") as stream:
+                while block := stream.read(1 << 20):
+                    total.update(block)
+    return total.hexdigest()
+
+
+def display_names(sources: Sequence[str]) -> list[str]:
+    """Short names of data sets: the last part of the path, or all of it where two are alike."""
+    short = [Path(each).name or each for each in sources]
+    return [name if short.count(name) == 1 else whole for name, whole in zip(short, sources)]
+
+
+def plan(grid: Grid, note: Callable[[str], None] = lambda text: None) -> list[CellSpec]:
+    """The cells of a grid, in the order in which they should be trained.
+
+    Within one comparison all methods of a seed come before the next seed, so that a stopped comparison has whole
+    seeds.
+
+    Args:
+        grid: what is asked for.
+        note: is told what the user should know.
+
+    Raises:
+        MixwellError: something in the grid cannot be used; nothing was trained.
+    """
+    from mixwell.training import quiet_libraries
+
+    # All that needs no data first, so that a slip in an option shows at once.
+    sources, seeds, samples, settings = grid.sources(), grid.seed_list(), grid.samples(), grid.settings_list()
+    grid.candidates("single_label")
+    cells: dict[str, CellSpec] = {}
+    with quiet_libraries():
+        for name, source in zip(display_names(grid.data), sources):
+            data = source.load()
+            for text in data.notes:
+                note(f"{name}: {text}")
+            methods = grid.candidates(data.task)
+            parts = _samples(data, samples, seeds, grid.sample_seed)
+            for sample, _, found in parts:
+                _check_rows(name, sample, found.train.num_rows, settings)
+            for model in grid.model:
+                base, longest, rate = _look_at(model, data, methods, grid, note)
+                base |= {"name": name, "source": source.resolved(), "fingerprint": data.fingerprint}
+                for each in settings:
+                    exact = {
+                        **each,
+                        "max_length": min(each["max_length"], longest),
+                        "learning_rate": each["learning_rate"] or rate,
+                    }
+                    for (sample, seed, found), method in itertools.product(parts, methods):
+                        cell = CellSpec(
+                            **base,
+                            sample=sample,
+                            sampled=found.fingerprint,
+                            settings=exact,
+                            seed=seed,
+                            method=method.method,
+                            options=method.options,
+                            label=method.label,
+                        )
+                        cells.setdefault(cell.key, cell)
+    return list(cells.values())
+
+
+def _samples(
+    data: TextData, samples: Sequence[Sample], seeds: Sequence[int], fixed: int | None
+) -> list[tuple[Sample, int, TextData]]:
+    """Each sample with each seed; without a fixed one, the seed of the training also chooses the rows."""
+    made: dict[Sample, TextData] = {}
+    parts = []
+    for sample in samples:
+        for seed in seeds:
+            chooses = None if sample.whole else seed if fixed is None else fixed
+            seeded = dataclasses.replace(sample, seed=chooses)
+            if seeded not in made:
+                made[seeded] = seeded.of(data)
+            parts.append((seeded, seed, made[seeded]))
+    return parts
+
+
+def _check_rows(name: str, sample: Sample, rows: int, settings: Sequence[dict[str, Any]]) -> None:
+    largest = max(each["batch_size"] for each in settings)
+    if largest > rows:
+        raise OptionError(
+            f"{name}: batch size {largest} is larger than the {rows} training rows of the sample {sample.title!r}; use "
+            f"--batch-size {max(2, rows // 4)} or fewer"
+        )
+
+
+def _look_at(
+    model: str, data: TextData, methods: Sequence[Candidate], grid: Grid, note: Callable[[str], None]
+) -> tuple[dict[str, Any], int, float]:
+    """Load a model once, try every method on it; return its fields of `CellSpec`, its length limit and its rate."""
+    from mixwell import models
+    from mixwell.mixer import attach
+
+    loaded = models.load(model, task=data.task, labels=data.labels, trust_remote_code=grid.trust_remote_code)
+    for text in loaded.notes:
+        note(text)
+    for each in methods:
+        try:
+            attach(loaded.model, each.method, **each.options).detach()
+        except MixwellError as error:
+            raise type(error)(f"method {each.label} does not go with model {model}: {error}") from error
+    base = {
+        "model": str(Path(model).expanduser().resolve()) if Path(model).expanduser().is_dir() else model,
+        "weights": weights_fingerprint(loaded.source, loaded.commit),
+        "trust_remote_code": grid.trust_remote_code,
+        "max_test": grid.max_test if grid.max_test is None else min(grid.max_test, data.test.num_rows),
+        "task": data.task,
+    }
+    return base, loaded.longest, models.default_learning_rate(loaded.parameters)

@@ -1,0 +1,104 @@
+"""A whole comparison: plan, train what is missing, and sum up."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from mixwell.compare.engine import Engine, InlineEngine
+from mixwell.compare.grid import Grid
+from mixwell.compare.live import View, make_view
+from mixwell.compare.planning import plan
+from mixwell.compare.records import Records
+from mixwell.compare.schedule import Outcome, check_data, execute
+from mixwell.compare.summary import Summary, summarise
+from mixwell.errors import OptionError, nearest
+
+ENGINES = ("local",)
+
+
+@dataclass(frozen=True)
+class Done:
+    """A comparison that came to its end.
+
+    Attributes:
+        folder: where its records are.
+        summary: of the cells that were asked for.
+        outcome: what was trained, and what failed.
+    """
+
+    folder: Path
+    summary: Summary
+    outcome: Outcome
+
+
+def default_folder(grid: Grid) -> Path:
+    """The folder for a comparison without a name."""
+    first = grid.data[0] if grid.data else "data"
+    name = re.sub(r"[^\w.-]+", "-", Path(first).name.split(".")[0]).strip("-") or "data"
+    return Path("runs") / f"{name}-compare"
+
+
+def make_engine(name: str, workers: int, threads: int | None = None, cache_dir: str | None = None) -> Engine:
+    """The engine of a name.
+
+    Args:
+        name: one of `ENGINES`.
+        workers: cells at a time; 0 runs them in this process.
+        threads: of each worker; None shares the cores out.
+        cache_dir: for tokenised texts.
+    """
+    if name not in ENGINES:
+        raise OptionError(f"engine {name!r} is unknown{nearest(name, ENGINES)}; use one of {', '.join(ENGINES)}")
+    if workers < 0 or (threads is not None and threads < 1):
+        raise OptionError(f"workers must be at least 0 and threads at least 1, got {workers} and {threads}")
+    from mixwell.compare.cell import Cache
+
+    if workers == 0:
+        return InlineEngine(Cache(cache_dir), threads)
+    from mixwell.compare.local import LocalEngine
+
+    return LocalEngine(workers, threads, cache_dir)
+
+
+def run(
+    grid: Grid,
+    folder: str | Path | None = None,
+    *,
+    engine: Callable[[], Engine] | None = None,
+    view: View | None = None,
+    retry_failed: bool = False,
+    new_data: bool = False,
+    level: float = 0.95,
+) -> Done:
+    """Train the cells of a grid that have no record yet, and sum up all of them.
+
+    Args:
+        grid: what is asked for.
+        folder: for the records; None for `runs/<data>-compare`.
+        engine: makes the engine, when the plan stands; None runs cells in this process.
+        view: is told what happens; None says nothing.
+        retry_failed: try cells again that failed before.
+        new_data: go on although the data of a source changed since its records were made.
+        level: of the intervals.
+
+    Raises:
+        MixwellError: something in the grid or the folder cannot be used.
+    """
+    if not 0.5 <= level < 1:
+        raise OptionError(f"level must be from 0.5 to below 1, got {level}")
+    view = view or View()
+    records = Records(folder or default_folder(grid))
+    if records.path.exists():
+        records.check_usable()
+    cells = plan(grid, view.note)
+    records.create()
+    check_data(records, cells, new_data=new_data)
+    outcome = execute(cells, records, engine() if engine else InlineEngine(), view, retry_failed=retry_failed)
+    finished = [outcome.finished[cell.key] for cell in cells if cell.key in outcome.finished]
+    return Done(records.path, summarise(finished, list(outcome.failed.values()), level), outcome)
+
+
+__all__ = ["Done", "default_folder", "make_engine", "make_view", "run"]

@@ -1,0 +1,258 @@
+"""What one cell of a comparison is: data, sample, model, method, settings and seed, under one name.
+
+A cell's name is a hash over all that decides its result: contents count (fingerprints of data and weights), places
+do not. So the same command finds its cells again wherever the files lie, and a changed option makes new cells.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mixwell.errors import OptionError
+
+if TYPE_CHECKING:
+    from mixwell.data import TextData
+    from mixwell.training import TrainSettings
+
+FORMAT = "mixwell cell 1"
+BASELINE = "none"
+SMOOTHING = 0.1
+_NOT_OURS = {"total_steps": "training knows it", "loss_fn": "only the Python call attach takes it"}
+
+
+def canonical(value: Any) -> str:
+    """JSON that is the same for equal values: keys sorted, no spaces."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+
+
+@dataclass(frozen=True)
+class DataSource:
+    """Where texts come from; the fields are those of `mixwell.data.load`."""
+
+    data: str
+    text: str | None = None
+    text_pair: str | None = None
+    label: str | None = None
+    task: str | None = None
+    validation: str | float | None = None
+    test: str | float | None = None
+    split_seed: int = 0
+    drop_leaks: bool = False
+
+    def resolved(self) -> DataSource:
+        """The same with whole paths, so that workers find the files from any folder."""
+        changes = {}
+        for name in ("data", "validation", "test"):
+            value = getattr(self, name)
+            if isinstance(value, str) and Path(value).expanduser().exists():
+                changes[name] = str(Path(value).expanduser().resolve())
+        return dataclasses.replace(self, **changes)  # type: ignore[arg-type]
+
+    def load(self) -> TextData:
+        """Read and split the texts."""
+        from mixwell import data
+
+        options = dataclasses.asdict(self)
+        return data.load(options.pop("data"), **options)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Which part of train is used.
+
+    Attributes:
+        fraction: share of train.
+        per_class: rows of each class.
+        max_train: the most rows.
+        seed: chooses the rows; None when all are used.
+    """
+
+    fraction: float | None = None
+    per_class: int | None = None
+    max_train: int | None = None
+    seed: int | None = None
+
+    def of(self, data: TextData) -> TextData:
+        """The sampled data."""
+        return data.sample(self.fraction, self.per_class, self.max_train, self.seed or 0)
+
+    @property
+    def whole(self) -> bool:
+        """Whether nothing is left out."""
+        return self.fraction is None and self.per_class is None and self.max_train is None
+
+    @property
+    def title(self) -> str:
+        """In words, for tables."""
+        parts = []
+        if self.fraction is not None:
+            parts.append(f"{100 * self.fraction:g} % of train")
+        if self.per_class is not None:
+            parts.append(f"{self.per_class} rows a class")
+        if self.max_train is not None:
+            parts.append(f"at most {self.max_train} rows")
+        return ", ".join(parts) or "all of train"
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A method with its options.
+
+    Attributes:
+        method: its name.
+        options: all options, defaults included.
+        label: what tables call it, such as `amplify[consistent=true]`.
+    """
+
+    method: str
+    options: Mapping[str, Any]
+    label: str
+
+
+def candidate(method: str, given: Mapping[str, Any]) -> Candidate:
+    """Check a method and its options, and name it by the options that are not the defaults.
+
+    Raises:
+        OptionError: the method or an option is unknown or out of range.
+    """
+    from mixwell.methods import build, method_class
+
+    defaults = {f.name: f.default for f in dataclasses.fields(method_class(method))}
+    for name, why in _NOT_OURS.items():
+        if name in given:
+            raise OptionError(f"method {method}: option {name!r} cannot be given here: {why}")
+    given = {name: _plain(value, defaults.get(name)) for name, value in given.items()}
+    built = build(method, given)
+    options = {name: _plain(value) for name, value in built.options().items() if name not in _NOT_OURS}
+    shown = [f"{name}={_text(given[name])}" for name in sorted(given) if given[name] != _plain(defaults[name])]
+    return Candidate(method, options, f"{method}[{','.join(shown)}]" if shown else method)
+
+
+def _plain(value: Any, default: Any = None) -> Any:
+    if isinstance(default, float) and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)  # 1 and 1.0 are one option
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list):
+        return "[" + ",".join(_text(each) for each in value) + "]"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+@dataclass(frozen=True)
+class CellSpec:
+    """One training of a comparison.
+
+    Attributes:
+        name: what tables call the data.
+        source: where the data are.
+        fingerprint: of the data before sampling; the same for all seeds.
+        sampled: fingerprint of the data after sampling.
+        sample: which part of train.
+        max_test: the most test rows, a fixed choice; None for all.
+        task: of the data.
+        model: name or folder.
+        weights: fingerprint of the model's weights, config and tokenizer.
+        trust_remote_code: run code that comes with the model.
+        method: name of the method.
+        options: all its options.
+        label: name of method and options for tables.
+        settings: of training: fields of `TrainSettings`, with the learning rate and length that are really used.
+        seed: of head, order, dropout and mixing.
+    """
+
+    name: str
+    source: DataSource
+    fingerprint: str
+    sampled: str
+    sample: Sample
+    max_test: int | None
+    task: str
+    model: str
+    weights: str
+    trust_remote_code: bool
+    method: str
+    options: Mapping[str, Any]
+    label: str
+    settings: Mapping[str, Any]
+    seed: int
+
+    def group(self) -> dict[str, Any]:
+        """What the cells of one comparison have in common: all but method and seed."""
+        sample = {key: value for key, value in dataclasses.asdict(self.sample).items() if key != "seed"}
+        return {
+            "data": self.fingerprint,
+            "sample": sample,
+            "max_test": self.max_test,
+            "model": self.weights,
+            "settings": dict(self.settings),
+        }
+
+    @cached_property
+    def group_key(self) -> str:
+        """A text that is equal for the cells of one comparison."""
+        return canonical(self.group())
+
+    def identity(self) -> dict[str, Any]:
+        """All that decides the result, places left out."""
+        return {
+            "format": FORMAT,
+            **self.group(),
+            "sampled": self.sampled,
+            "sample": dataclasses.asdict(self.sample),
+            "method": self.method,
+            "options": dict(self.options),
+            "seed": self.seed,
+        }
+
+    @cached_property
+    def key(self) -> str:
+        """The cell's name: a hash of its identity."""
+        return hashlib.sha256(canonical(self.identity()).encode()).hexdigest()[:40]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values, for spec.json."""
+        return {"format": FORMAT, **dataclasses.asdict(self)}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> CellSpec:
+        """The cell of `to_dict`; raises KeyError or TypeError for anything else."""
+        rest = {key: value for key, value in values.items() if key != "format"}
+        rest |= {"source": DataSource(**rest["source"]), "sample": Sample(**rest["sample"])}
+        return cls(**rest)
+
+    def train_settings(self, cache_dir: str | None = None) -> TrainSettings:
+        """The settings for `mixwell.training.fit`."""
+        from mixwell.training import TrainSettings
+
+        return TrainSettings(
+            data=self.source.data,
+            model=self.model,
+            method=self.method,
+            method_options=dict(self.options),
+            seed=self.seed,
+            cache_dir=cache_dir,
+            **dict(self.settings),
+        )
+
+
+def chosen_test_rows(count: int, max_test: int | None) -> list[int] | None:
+    """The numbers of the test rows that are used, in order; None for all of them.
+
+    The choice depends on the two numbers only, so it is the same for all methods and seeds.
+    """
+    import numpy as np
+
+    if max_test is None or max_test >= count:
+        return None
+    return sorted(np.random.default_rng(20_231_207).choice(count, size=max_test, replace=False).tolist())

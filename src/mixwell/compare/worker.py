@@ -1,0 +1,84 @@
+"""What a worker process of the local engine does. Imports nothing heavy before the threads are set."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import MutableMapping
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+_GRACE = 2.0  # seconds for an orderly end
+
+
+def set_threads(environment: MutableMapping[str, str], threads: int) -> None:
+    """Keep the thread pools of all libraries to a worker's share of the cores."""
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS"):
+        environment[name] = str(threads)
+    environment["TOKENIZERS_PARALLELISM"] = "true" if threads > 1 else "false"
+
+
+def set_device(environment: MutableMapping[str, str], number: int, devices: int) -> None:
+    """Give each worker a device of its own, in turn, when there are several."""
+    if devices < 2:
+        return
+    named = [name for name in environment.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
+    names = named or [str(at) for at in range(devices)]
+    environment["CUDA_VISIBLE_DEVICES"] = names[number % len(names)]
+
+
+def main(connection: Connection, number: int, threads: int, devices: int, cache_dir: str | None) -> None:
+    """Run cells as they come, until the parent is gone or ends this process.
+
+    Args:
+        connection: cells come in, `("started",)`, `("finished", result)` and `("failed", event)` go out.
+        number: of the worker.
+        threads: for torch and the other libraries.
+        devices: how many GPUs there are.
+        cache_dir: for tokenised texts.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all; the parent decides
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(1))  # an orderly end: temporary folders are removed
+    threading.Thread(target=_die_with_parent, daemon=True).start()
+    set_threads(os.environ, threads)
+    set_device(os.environ, number, devices)
+    import torch
+
+    torch.set_num_threads(threads)
+    from mixwell.compare.cell import Cache, preload, run_cell
+    from mixwell.compare.engine import failure_of
+    from mixwell.compare.spec import CellSpec
+
+    preload()
+    cache = Cache(cache_dir)
+    while True:
+        try:
+            message = connection.recv()
+        except (EOFError, OSError):
+            return
+        if message is None:
+            return
+        spec = CellSpec.from_dict(message)
+        connection.send(("started", None))
+        answer: tuple[str, Any]
+        try:
+            answer = ("finished", run_cell(spec, cache))
+        except Exception as error:
+            answer = ("failed", failure_of(spec.key, error))
+            cache = Cache(cache_dir)  # the model may be half trained, or have filled the memory
+        connection.send(answer)
+
+
+def _die_with_parent() -> None:
+    """End when the parent was killed: nobody would take the result, and its cell is free for others."""
+    import multiprocessing
+
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        wait([parent.sentinel])
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(_GRACE)
+        os._exit(1)

@@ -1,0 +1,148 @@
+"""Predictions of a finished run, for texts and files."""
+
+# ruff: noqa: F811 - fixtures are imported by name
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mixwell.errors import MixwellError, OptionError, RunError
+from test_training import calm, data_file, rows, run, settings, tiny, write_csv  # noqa: F401
+
+
+@pytest.fixture(scope="module")
+def classifier(run: Path) -> Any:
+    from mixwell.prediction import Classifier
+
+    return Classifier.load(run)
+
+
+def main(*words: Any) -> int:
+    from mixwell.cli import main
+
+    return main([str(word) for word in words])
+
+
+def test_same_probabilities_as_in_the_run(classifier: Any, run: Path, data_file: Path) -> None:
+    import pyarrow.parquet as pq
+
+    from mixwell import data
+
+    table = pq.read_table(run / "predictions.parquet").to_pylist()
+    wanted = {row["row_id"]: row for row in table if row["split"] == "test"}
+    test = data.load(data_file).test
+    found = classifier.predict(test["text"].to_pylist())
+    for at, row_id in enumerate(test["row_id"].to_pylist()):
+        assert found.labels[at] == wanted[row_id]["predicted"]
+        assert np.allclose(found.probabilities[at], wanted[row_id]["calibrated"], atol=1e-6)
+
+
+def test_the_temperature_is_used(classifier: Any) -> None:
+    from mixwell.calibration import softmax
+
+    logits = np.array([[2.0, -1.0]], dtype=np.float32)
+    before, classifier.temperature = classifier.temperature, 2.5
+    try:
+        assert np.allclose(classifier.decide(logits).probabilities, softmax(logits / 2.5))
+    finally:
+        classifier.temperature = before
+
+
+def test_formats(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    import pyarrow.parquet as pq
+
+    source = write_csv(tmp_path / "new.csv", rows(150, seed=5))
+    assert main("predict", run, source, "--output", tmp_path / "out.csv", "--batch-size", 4) == 0
+    assert main("predict", run, source, "--output", tmp_path / "out.jsonl") == 0
+    assert main("predict", run, source, "--output", tmp_path / "out.parquet", "--batch-size", 4) == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["new.csv", "out.csv", "out.jsonl", "out.parquet"]
+    with open(tmp_path / "out.csv", newline="") as stream:
+        from_csv = list(csv.DictReader(stream))
+    from_json = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    from_parquet = pq.read_table(tmp_path / "out.parquet").to_pylist()
+    assert len(from_csv) == len(from_json) == len(from_parquet) == 150
+    for a, b, c in zip(from_csv, from_json, from_parquet):
+        assert a["label"] == b["label"] == c["label"]
+        assert int(a["row"]) == b["row"] == c["row"]
+        assert float(a["p_pos"]) == pytest.approx(b["probabilities"]["pos"], abs=1e-6)
+        assert c["p_pos"] == pytest.approx(b["probabilities"]["pos"], abs=1e-6)
+        assert b["probability"] == max(b["probabilities"].values())
+        assert sum(b["probabilities"].values()) == pytest.approx(1)
+    capsys.readouterr()
+    assert main("predict", run, source, "--format", "csv") == 0
+    assert len(list(csv.reader(io.StringIO(capsys.readouterr().out)))) == 151
+
+
+def test_a_text_and_stdin(
+    run: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert main("predict", run, "a great film") == 0
+    out = capsys.readouterr().out.splitlines()
+    assert len(out) == 2
+    assert " pos " in out[1]
+    monkeypatch.setattr("sys.stdin", io.StringIO("good film\nawful plot\n"))
+    assert main("predict", run, "-", "--format", "jsonl") == 0
+    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [one["label"] for one in found] == ["pos", "neg"]
+
+
+def test_files_are_streamed(classifier: Any) -> None:
+    """An endless source gives results: nothing waits for its end."""
+    endless = ({"text": text} for text, _ in itertools.cycle(rows(10)))
+    batches = classifier.records(endless, batch_size=8, chunk=2)
+    taken = list(itertools.islice(batches, 5))
+    assert [len(batch) for batch in taken] == [16] * 5
+    assert taken[-1][-1]["row"] == 80
+
+
+def test_a_fault_in_the_midst_leaves_no_file(run: Path, tmp_path: Path) -> None:
+    source = tmp_path / "new.jsonl"
+    lines = [json.dumps({"text": text}) for text, _ in rows(40)]
+    source.write_text("\n".join([*lines, "{broken"]) + "\n")
+    assert main("predict", run, source, "--output", tmp_path / "out.csv", "--batch-size", 1) == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["new.jsonl"]
+
+
+def test_what_cannot_be_predicted(run: Path, classifier: Any, tmp_path: Path) -> None:
+    from mixwell.prediction import Classifier, choose_format
+
+    with pytest.raises(RunError, match="no such run folder"):
+        Classifier.load(tmp_path / "nowhere")
+    with pytest.raises(RunError, match="not a run"):
+        Classifier.load(tmp_path)
+    (tmp_path / "run.json").write_text("{}")
+    with pytest.raises(RunError, match="--resume"):
+        Classifier.load(tmp_path)
+    with pytest.raises(OptionError, match="single texts"):
+        classifier.predict(["a"], ["b"])
+    with pytest.raises(OptionError, match="unknown"):
+        choose_format("xml", None)
+    with pytest.raises(OptionError, match="--output"):
+        choose_format("parquet", None)
+    with pytest.raises(MixwellError):
+        list(classifier.records(tmp_path / "none.csv"))
+    assert main("predict", run, tmp_path / "none.csv") == 2
+    assert classifier.predict([]).labels == []
+
+
+def test_pairs(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from mixwell.training import train
+
+    lines = [{"text": text, "text_pair": "that film", "label": label} for text, label in rows(60)]
+    source = tmp_path / "pairs.jsonl"
+    source.write_text("\n".join(map(json.dumps, lines)) + "\n")
+    train(settings(tiny, source, tmp_path / "run", epochs=1, text_pair="text_pair"), quiet=True)
+    assert main("predict", tmp_path / "run", source, "--text-pair", "text_pair", "-f", "jsonl") == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[0])["text_pair"] == "that film"
+    assert main("predict", tmp_path / "run", source) == 2
+    assert "--text-pair" in capsys.readouterr().err
