@@ -152,7 +152,7 @@ def test_gradient_checkpointing(kind, name, reentrant):
     if reentrant and kind in zoo.ENCODER_DECODERS:
         # Encoder and decoder share their embedding: torch adds its gradients in another order, mixed or not.
         for key in want[2]:
-            torch.testing.assert_close(got[2][key], want[2][key], rtol=1e-4, atol=1e-6)
+            torch.testing.assert_close(got[2][key], want[2][key], rtol=1e-3, atol=1e-5)
     else:
         assert zoo.same(got[2], want[2])
 

@@ -102,6 +102,7 @@ def finish(processes: Any, kind: str, wanted: Any, blow: str = "") -> int:
 
 def same(one: Path, other: Path, exact: bool = True) -> None:
     assert not (other / "checkpoints").exists()
+    assert sorted(path.name for path in one.iterdir()) == sorted(path.name for path in other.iterdir())
     for name in ("model/model.safetensors", "model/config.json", "predictions.parquet", "splits.json"):
         assert (one / name).read_bytes() == (other / name).read_bytes(), name
     if exact:
@@ -174,8 +175,9 @@ def test_stop_by_signal(processes: Any, undisturbed: Any, tmp_path: Path, number
     same(undisturbed[1], tmp_path / "run", exact=False)
 
 
-def test_group_by_length_and_early_stopping(processes: Any, undisturbed: Any, tmp_path: Path) -> None:
-    options = {"group_by_length": True, "learning_rate": 0.02, "patience": 1, "epochs": 8, "best_metric": "accuracy"}
+def test_grouping_accumulation_and_early_stopping(processes: Any, undisturbed: Any, tmp_path: Path) -> None:
+    options = {"group_by_length": True, "learning_rate": 0.02, "patience": 1, "epochs": 8, "best_metric": "accuracy",
+               "arguments": {"gradient_accumulation_steps": 2}}  # fmt: skip
     whole = disturbed(undisturbed, tmp_path / "whole", **options)
     assert finish(processes, "train", whole) == 0
     assert json.loads((tmp_path / "whole" / "metrics.json").read_text())["stopped_early"]

@@ -334,7 +334,7 @@ def test_sampling_and_settings_round_trip(tiny: Path, data_file: Path, tmp_path:
     train(wanted, quiet=True)
     record = json.loads((tmp_path / "run" / "run.json").read_text())
     assert record["data"]["rows"]["train"] == 20
-    assert record["method"]["options"]["alpha"] == 0.5
+    assert record["mixer"]["options"]["alpha"] == 0.5
     again = TrainSettings.from_dict(record["settings"])
     assert again.method_options == wanted.method_options
     assert again.arguments == wanted.arguments

@@ -24,7 +24,7 @@ EVALUATED = ("validation", "test")
 
 
 def make_record(
-    settings: TrainSettings, found: TextData, loaded: LoadedModel, length: int, notes: list[str]
+    settings: TrainSettings, found: TextData, loaded: LoadedModel, mixer: dict[str, Any], length: int, notes: list[str]
 ) -> dict[str, Any]:
     """What run.json says from the beginning on.
 
@@ -32,19 +32,17 @@ def make_record(
         settings: of the run.
         found: the data.
         loaded: the model.
+        mixer: of `Mixer.to_dict`.
         length: the most tokens of a row.
         notes: what the user was told.
     """
-    from mixwell.methods import build
-
     values = settings.to_dict()
     for name in ("data", "model", "validation", "test"):  # so that --resume works from any folder
         if isinstance(values[name], str) and Path(values[name]).expanduser().exists():
             values[name] = str(Path(values[name]).expanduser().resolve())
-    method = build(settings.method, dict(settings.method_options))
     return {
         "settings": values,
-        "method": {"name": method.name, "options": method.options()},
+        "mixer": mixer,
         "model": {
             "name": settings.model,
             "class": type(loaded.model).__name__,

@@ -151,7 +151,7 @@ def base_config(model: nn.Module) -> Any:
     return getattr(base_model(model), "config", None)
 
 
-def probe_inputs(model: nn.Module, rows: int = 2, length: int = 7, last: int = 0) -> dict[str, Tensor]:
+def probe_inputs(model: nn.Module, rows: int = 2, length: int = 8, last: int = 0) -> dict[str, Tensor]:
     """Make up a small valid batch: token ids, or pixels for a model that reads images.
 
     Args:
@@ -231,6 +231,12 @@ def _trace(model: nn.Module, inputs: dict[str, Tensor], training: bool = False) 
     try:
         with torch.random.fork_rng(devices=devices), training_flags(model, training), torch.no_grad():
             output = model(**inputs)
+    except Exception as error:
+        raise UnsupportedModelError(
+            f"the probe of {type(model).__name__} failed "
+            f"({type(error).__name__}: {(str(error) or '-').splitlines()[0]}); "
+            f"only models that run on input_ids and attention_mask, or on pixel_values, can be mixed"
+        ) from error
     finally:
         for handle in handles:
             handle.remove()
@@ -274,13 +280,7 @@ def find_points(model: nn.Module) -> Points:
         The points found, and for those not found the reason.
     """
     inputs = probe_inputs(model)
-    try:
-        calls, output = _trace(model, inputs)
-    except Exception as error:
-        raise UnsupportedModelError(
-            f"the probe of {type(model).__name__} failed ({type(error).__name__}: {str(error).splitlines()[0]}); "
-            f"only models that run on input_ids and attention_mask, or on pixel_values, can be mixed"
-        ) from error
+    calls, output = _trace(model, inputs)
     found: dict[str, tuple[Point, ...]] = {}
     missing: dict[str, str] = {}
     names = {module: name for name, module in modules_outside_tuners(model)}

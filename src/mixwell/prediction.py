@@ -48,9 +48,7 @@ def logits(model: Any, tokenizer: Any, rows: Any, *, batch_size: int = 64) -> ND
     try:
         with torch.inference_mode():
             for start in range(0, count, batch_size):
-                features = [dict(rows[int(at)]) for at in order[start : start + batch_size]]
-                for feature in features:
-                    feature.pop("labels", None)
+                features = _pick(rows, order[start : start + batch_size].tolist())
                 output = model(**collate(features).to(device))
                 found = output.logits if hasattr(output, "logits") else output[0]
                 parts.append(found.float().cpu().numpy())
@@ -60,6 +58,15 @@ def logits(model: Any, tokenizer: Any, rows: Any, *, batch_size: int = 64) -> ND
     result = np.empty_like(joined)
     result[order] = joined
     return result
+
+
+def _pick(rows: Any, places: list[int]) -> list[dict[str, Any]]:
+    """Some rows without their labels."""
+    if not hasattr(rows, "column_names"):
+        return [{name: value for name, value in rows[at].items() if name != "labels"} for at in places]
+    columns = rows[places]
+    names = [name for name in columns if name != "labels"]
+    return [{name: columns[name][at] for name in names} for at in range(len(places))]
 
 
 @dataclass

@@ -182,7 +182,7 @@ def history(log: list[dict[str, Any]], names: set[str]) -> list[dict[str, Any]]:
             kept["loss"] = kept.get("nll", kept.get("mse"))
             rows.append(
                 {
-                    "epoch": round(entry["epoch"]),
+                    "epoch": math.ceil(entry["epoch"]),
                     "step": int(entry["step"]),
                     "train_loss": total / since if since else None,
                     "learning_rate": rate,

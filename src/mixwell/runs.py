@@ -14,6 +14,7 @@ the size and SHA-256 of every file is put beside them, by a rename, when all are
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -32,6 +33,10 @@ RUN_FORMAT = "mixwell run 1"
 MANIFEST = "mixwell-manifest.json"
 STATE = "trainer_state.json"
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+# What the user can put right about a disk or a folder.
+DISK_ERRORS = {
+    errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EPERM, errno.EFBIG, errno.EDQUOT, errno.ENAMETOOLONG, errno.ENOTDIR,
+}  # fmt: skip
 _OURS: set[str] = set()  # folders locked by this process: a POSIX lock does not stop its own process
 
 
@@ -122,6 +127,8 @@ class RunFolder:
             _OURS.add(key)
             if new:
                 self.check_new()
+            else:
+                self._sweep()
             handle.seek(0)
             handle.truncate()
             handle.write(f"{os.getpid()}\n")
@@ -135,6 +142,11 @@ class RunFolder:
                 file.unlink(missing_ok=True)
                 for folder in made:
                     folder.rmdir()
+
+    def _sweep(self) -> None:
+        """Remove what a kill left of files and folders that were being written."""
+        for entry in [*self.path.glob(".*.tmp-*"), *self.path.glob(".*.old-*")]:
+            shutil.rmtree(entry, ignore_errors=True) if entry.is_dir() else entry.unlink(missing_ok=True)
 
     def write_record(self, record: dict[str, Any]) -> None:
         """Write run.json."""

@@ -429,13 +429,14 @@ def _run(settings: TrainSettings, folder: RunFolder, reporter: Reporter, record:
             for name, table in found.splits.items()
         }
         # What can be refused is refused before anything is written.
-        attach(loaded.model, settings.method, **method_options(settings, rows["train"], found.task)).detach()
+        with attach(loaded.model, settings.method, **method_options(settings, rows["train"], found.task)) as mixer:
+            about = mixer.to_dict()
         training_arguments(settings, found.task, 1e-5, str(folder.checkpoints))
         with folder.lock(new=record is None) if first else nullcontext():
             for note in notes:
                 reporter.note(note)
             if record is None:
-                record = make_record(settings, found, loaded, length, notes)
+                record = make_record(settings, found, loaded, about, length, notes)
                 if first:
                     folder.write_record(record)
             elif record["versions"] != runs.versions():

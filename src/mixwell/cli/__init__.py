@@ -10,7 +10,6 @@ mixwell, with a traceback.
 from __future__ import annotations
 
 import dataclasses
-import errno
 import importlib
 import json
 import os
@@ -26,9 +25,8 @@ import typer
 
 from mixwell._version import __version__
 from mixwell.errors import MixwellError, OptionError, nearest
+from mixwell.runs import DISK_ERRORS
 
-# What the user can put right about a disk or a folder.
-_DISK = {errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EPERM, errno.EFBIG, errno.EDQUOT, errno.ENAMETOOLONG}
 _TRUTH = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
 
@@ -103,7 +101,7 @@ def main(words: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except OSError as error:
-        if error.errno not in _DISK:
+        if error.errno not in DISK_ERRORS:
             raise
         _say(f"{error.filename or 'output'}: {error.strerror}; choose another place or put that right")
         return 2

@@ -16,7 +16,15 @@ interval comes from a bootstrap crossed over both, in three steps.
 
 The p-value is the level at which that interval just touches 0, so the two always agree.
 
-@@MEASURED@@
+Measured by `benchmarks/statistics_power.py` (400 examples; 3, 5 and 10 seeds; accuracy, NLL, macro-F1, ECE; 1,000
+simulations a cell, so a standard error of 0.7 points). Where seeds, examples or both matter, 94.0 to 97.2 % of
+95 % intervals cover. Where only noise of each seed on each example does, 96.6 to 99.1 %: too wide, the price of
+not knowing that seeds are alike. Of the constructions not taken, the percentile bootstrap over seeds and examples
+covers from 74 % (3 seeds, seeds matter) to 99 % (it counts the noise twice), and Satterthwaite's degrees of
+freedom, (S - 1) ((own + shared) / own)^2, cover 92 % with 3 seeds.
+
+ECE grows as examples get fewer, so its interval is for the expected ECE at this number of examples. When test
+sets overlap between seeds, give `SeedResult.ids`; training sets that overlap cannot be corrected for.
 """
 
 from __future__ import annotations

@@ -37,6 +37,7 @@ __all__ = [
     "compare",
     "holm",
     "interval",
+    "metric_info",
     "paired_difference",
     "seeds_needed",
     "sign_flip_test",

@@ -125,7 +125,14 @@ def read_summary(records: Records, level: float = 0.95) -> Summary:
             found.append(records.read(key))
         except CorruptRecord as error:
             notes.append(f"record {key[:12]} is corrupt ({error}) and left out; `mixwell compare` trains it again")
+    found.sort(key=_order)
     return dataclasses.replace(summarise(found, list(records.failures()), level), notes=tuple(notes))
+
+
+def _order(record: Record) -> tuple[Any, ...]:
+    """By data, then the size of the sample, then method and seed."""
+    spec = record.spec
+    return spec.name, record.result["train_rows"], spec.group_key, spec.label, spec.seed
 
 
 def summarise(records: Iterable[Record], failures: Sequence[Failure] = (), level: float = 0.95) -> Summary:

@@ -1,0 +1,186 @@
+"""What a mixed training step costs against a plain one.
+
+    python benchmarks/overhead.py                      # the table: MiniLM, batch 32 x 64 tokens
+    python benchmarks/overhead.py --grow               # lengths 32-256 and batches 8-64
+    python benchmarks/overhead.py --memory             # peak memory, one process a method
+
+Clocks of shared machines are noisy, so nothing is timed alone: every round runs one training step (forward, backward,
+AdamW) of every method and of plain training, in random order, in one process, each on a model of its own. A method's
+cost is the ratio of its time to plain training's in the same round; the interval is a bootstrap over rounds of the ratio
+of trimmed means. A second plain model is in the table too: its ratio shows what the noise does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+PLAIN, TWIN = "plain", "plain again"
+METHODS = (
+    "none", "amplify", "embedmix", "sentencemix", "cls", "tmix", "input", "manifold", "nonlinear", "batchmixup",
+    "attentionmix", "ssmix",
+)  # fmt: skip
+TARGETS = {"batchmixup": 1.03, "attentionmix": 1.08, "ssmix": 2.2}
+
+
+def make_batch(rows: int, length: int, seed: int = 0):
+    """Token ids of random words; row lengths between half and all of `length`, as dynamic padding gives."""
+    import torch
+
+    rng = torch.Generator().manual_seed(seed)
+    ids = torch.randint(1000, 20000, (rows, length), generator=rng)
+    lengths = torch.randint(length // 2, length + 1, (rows,), generator=rng)
+    lengths[0] = length
+    mask = (torch.arange(length) < lengths.unsqueeze(1)).long()
+    ids[:, 0] = 101
+    ids[torch.arange(rows), lengths - 1] = 102
+    ids = torch.where(mask.bool(), ids, torch.zeros_like(ids))
+    labels = torch.randint(0, 6, (rows,), generator=rng)
+    return {"input_ids": ids, "attention_mask": mask, "labels": labels}
+
+
+def make_step(method: str) -> Callable[[dict], None]:
+    """Return a training step of MiniLM with one method attached, or of the bare model."""
+    import torch
+    from transformers import AutoModelForSequenceClassification
+
+    import mixwell
+    from mixwell.models import minilm_folder
+
+    torch.manual_seed(0)
+    model = AutoModelForSequenceClassification.from_pretrained(minilm_folder(), num_labels=6).train()
+    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-5)
+    if method not in (PLAIN, TWIN):
+        mixwell.attach(model, method)
+
+    def step(batch: dict) -> None:
+        optimiser.zero_grad(set_to_none=True)
+        model(**batch).loss.backward()
+        optimiser.step()
+
+    return step
+
+
+def ratio_with_interval(times: list[float], plain: list[float], draws: int = 2000) -> tuple[float, float, float]:
+    """Return the ratio of trimmed means and its 95 % bootstrap interval over rounds."""
+    import numpy as np
+
+    both = np.array([times, plain])
+    rng = np.random.default_rng(0)
+
+    def ratio(sample: np.ndarray) -> np.ndarray:
+        ordered = np.sort(sample, axis=-1)
+        cut = ordered.shape[-1] // 5  # pauses of the machine lie in the upper tail
+        kept = ordered[..., : ordered.shape[-1] - cut].mean(-1)
+        return kept[0] / kept[1]
+
+    picks = rng.integers(0, both.shape[1], (draws, both.shape[1]))
+    spread = ratio(both[:, picks])
+    return float(ratio(both)), float(np.quantile(spread, 0.025)), float(np.quantile(spread, 0.975))
+
+
+def measure(methods: list[str], rows: int, length: int, rounds: int) -> list[dict]:
+    """Time all methods against plain training, interleaved step by step."""
+    names = [PLAIN, TWIN, *methods]
+    steps = {name: make_step(name) for name in names}
+    batches = [make_batch(rows, length, seed) for seed in range(4)]
+    wall: dict[str, list[float]] = {name: [] for name in names}
+    cpu: dict[str, list[float]] = {name: [] for name in names}
+    order = random.Random(0)
+    for number in range(rounds + 2):
+        order.shuffle(names)
+        for name in names:
+            start, busy = time.perf_counter(), time.process_time()
+            steps[name](batches[number % len(batches)])
+            if number >= 2:  # the first rounds warm up and check the loss
+                wall[name].append(time.perf_counter() - start)
+                cpu[name].append(time.process_time() - busy)
+    result = []
+    for name in [TWIN, *methods]:
+        row: dict = {"method": name, "rows": rows, "length": length, "rounds": rounds}
+        row["cpu"] = ratio_with_interval(cpu[name], cpu[PLAIN])
+        row["wall"] = ratio_with_interval(wall[name], wall[PLAIN])
+        row["plain_seconds"] = sorted(wall[PLAIN])[rounds // 2]
+        target = TARGETS.get(name, 1.01)
+        row["target"], row["reached"] = target, row["cpu"][1] <= target or row["wall"][1] <= target
+        result.append(row)
+    return result
+
+
+def peak_memory(method: str, rows: int, length: int) -> float:
+    """Return the peak resident MiB of a fresh process that trains a few steps."""
+    command = [sys.executable, __file__, "--one", method, "--rows", str(rows), "--length", str(length)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    return float(done.stdout.split()[-1])
+
+
+def show(rows: list[dict]) -> None:
+    print("| method | batch | CPU time | 95 % | wall time | 95 % | to reach | reached |")
+    print("|---|---|---:|---|---:|---|---:|---|")
+    for row in rows:
+        c, w = row["cpu"], row["wall"]
+        print(
+            f"| {row['method']} | {row['rows']} x {row['length']} | {c[0]:.3f} | {c[1]:.3f}-{c[2]:.3f} | {w[0]:.3f} "
+            f"| {w[1]:.3f}-{w[2]:.3f} | {row['target']:.2f} | {'yes' if row['reached'] else 'no'} |",
+            flush=True,
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--methods", default=",".join(METHODS))
+    parser.add_argument("--rows", type=int, default=32)
+    parser.add_argument("--length", type=int, default=64)
+    parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--threads", type=int, default=0, help="0: as many as torch chooses")
+    parser.add_argument("--grow", action="store_true", help="lengths 32-256 and batches 8-64")
+    parser.add_argument("--memory", action="store_true", help="peak memory instead of time")
+    parser.add_argument("--json", type=Path, help="also write the figures to a file")
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    import torch
+
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    methods = options.methods.split(",")
+    if options.one:
+        step = make_step(options.one)
+        for seed in range(4):
+            step(make_batch(options.rows, options.length, seed))
+        print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+        return
+    if options.memory:
+        # The best of three: the allocator's arenas make peaks jump by a few MiB.
+        peaks = {
+            name: min(peak_memory(name, options.rows, options.length) for _ in range(3)) for name in [PLAIN, *methods]
+        }
+        print("| method | peak MiB | ratio |\n|---|---:|---:|")
+        for name, peak in peaks.items():
+            print(f"| {name} | {peak:.0f} | {peak / peaks[PLAIN]:.3f} |")
+        result: list[dict] = [{"method": name, "peak_mib": peak} for name, peak in peaks.items()]
+    elif options.grow:
+        result = []
+        for rows, length in ((8, 64), (32, 64), (64, 64), (32, 32), (32, 128), (32, 256)):
+            result += measure(methods, rows, length, options.rounds)
+        show(result)
+    else:
+        result = measure(methods, options.rows, options.length, options.rounds)
+        show(result)
+    if options.json:
+        from mixwell.files import write_json
+
+        write_json(options.json, result)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,97 @@
+"""Every sequence classifier that transformers can build from a tiny config: does it resolve?
+
+Run by tests/test_architectures.py; `python tests/survey.py` prints the table that stands in docs/architectures.md.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+
+import torch
+import transformers as tf
+from transformers.models.auto.modeling_auto import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES as NAMES
+
+import mixwell
+from mixwell.errors import MixwellError
+
+# Sizes by the names configs use; anything a config does not have is left alone.
+SIZES = {
+    "vocab_size": 60, "hidden_size": 16, "d_model": 16, "dim": 16, "n_embd": 16, "emb_dim": 16, "embed_dim": 16,
+    "n_embed": 16, "word_embed_proj_dim": 16, "embedding_size": 16, "pooler_hidden_size": 16, "hidden_dim": 24,
+    "num_hidden_layers": 2, "num_layers": 2, "n_layer": 2, "n_layers": 2, "encoder_layers": 2, "decoder_layers": 2,
+    "num_decoder_layers": 2, "num_attention_heads": 2, "n_head": 2, "n_heads": 2, "num_heads": 2,
+    "encoder_attention_heads": 2, "decoder_attention_heads": 2, "num_key_value_heads": 2, "num_kv_heads": 2,
+    "intermediate_size": 24, "ffn_dim": 24, "d_ff": 24, "d_inner": 24, "n_inner": 24, "encoder_ffn_dim": 24,
+    "decoder_ffn_dim": 24, "ffn_hidden_size": 24, "d_kv": 8, "d_head": 8, "head_dim": 8, "max_position_embeddings": 64,
+    "n_positions": 64, "n_ctx": 64, "max_seq_len": 64, "num_labels": 3, "attention_window": 4, "block_size": 2,
+    "num_random_blocks": 1,
+    "num_experts": 2, "num_local_experts": 2, "n_routed_experts": 2, "moe_intermediate_size": 16,
+    "num_experts_per_tok": 1,
+    "q_lora_rank": 8, "kv_lora_rank": 8, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4,
+    "v_head_dim": 8, "sliding_window": 8,
+    "shared_expert_intermediate_size": 16, "num_buckets": 4, "axial_pos_shape": [8, 8],
+    "axial_pos_embds_dim": [8, 8], "num_hidden_groups": 1, "attn_layers": ["local", "lsh"], "lsh_attn_chunk_length": 4,
+    "local_attn_chunk_length": 4,
+    "conv_kernel_size": 3, "state_size": 4, "expand": 2, "dropout": 0.0, "resid_pdrop": 0.0,
+    "hidden_dropout": 0.0, "num_hash_functions": 2, "num_hash_buckets": 50, "num_global_layers": 1, "pad_token_id": 0,
+    "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 2, "is_decoder": False,
+}  # fmt: skip
+
+
+def build(kind: str) -> torch.nn.Module:
+    """Build a tiny random classifier of a model type."""
+    config_class = tf.models.auto.configuration_auto.CONFIG_MAPPING[kind]
+    default = config_class()
+    known = {name: value for name, value in SIZES.items() if hasattr(default, name)}
+    try:
+        config = config_class(**known)
+    except Exception:
+        config = default
+        for name, value in known.items():
+            setattr(config, name, value)
+    if getattr(config, "is_encoder_decoder", False) and getattr(config, "decoder_start_token_id", None) is None:
+        config.decoder_start_token_id = 0
+    with torch.device("meta"):  # what is not tiny after all must not be allocated
+        size = sum(p.numel() for p in tf.AutoModelForSequenceClassification.from_config(config).parameters())
+    if size > 2_000_000:
+        raise ValueError(f"{size} parameters: this config has sizes of other names")
+    torch.manual_seed(0)
+    return tf.AutoModelForSequenceClassification.from_config(config)
+
+
+def survey() -> dict[str, tuple[str, str]]:
+    """Return model type -> (verdict, detail).
+
+    Verdicts: `all` every method fits; `some` some do, the detail says which not; `error` a documented error at attach;
+    `unbuilt` transformers could not build the tiny model, or it was too large.
+    """
+    warnings.filterwarnings("ignore")
+    logging.disable(logging.CRITICAL)
+    result = {}
+    for kind in sorted(NAMES):
+        try:
+            model = build(kind)
+        except Exception as error:
+            result[kind] = (
+                "unbuilt",
+                f"{type(error).__name__}: {str(error).splitlines()[0][:80] if str(error) else ''}",
+            )
+            continue
+        try:
+            found = mixwell.inspect(model)
+        except MixwellError as error:
+            result[kind] = ("error", str(error))
+            continue
+        refused = sorted(name for name, why in found.methods.items() if why)
+        result[kind] = ("all", found.points.layout) if not refused else ("some", "not " + ", ".join(refused))
+    logging.disable(logging.NOTSET)
+    return result
+
+
+if __name__ == "__main__":
+    rows = survey()
+    for kind, (verdict, detail) in rows.items():
+        print(f"{kind:<28} {verdict:<8} {detail[:150]}")
+    for verdict in ("all", "some", "error", "unbuilt"):
+        print(verdict, sum(row[0] == verdict for row in rows.values()))

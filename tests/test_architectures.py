@@ -1,0 +1,288 @@
+"""Beyond the BERT family: other layouts against explicit loops, causal alignment, other tasks, documented refusals."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+import transformers as tf
+
+import mixwell
+import survey
+import zoo
+from mixwell.errors import LossMismatchError, OptionError, UnsupportedModelError
+
+PERM = torch.tensor([2, 0, 1, 4, 5, 3])
+LAM = 0.3
+
+
+def lerp(x, other, lam=LAM):
+    return lam * x + (1 - lam) * other
+
+
+def logits(model, batch, name, **options):
+    model.train()
+    with mixwell.attach(model, name, **options) as mixer:
+        with mixer.pin(lam=LAM, permutation=PERM):
+            return model(**batch).logits
+
+
+def aligned(x, lengths):
+    """Each row's partner moved so that last tokens coincide, and where there is a partner token."""
+    moved, there = torch.zeros_like(x), torch.zeros(x.shape[:2], dtype=torch.bool)
+    for row in range(x.shape[0]):
+        other = int(PERM[row])
+        for place in range(lengths[row]):
+            source = place + lengths[other] - lengths[row]
+            if source >= 0:
+                moved[row, place] = x[other, source]
+                there[row, place] = True
+    return moved, there
+
+
+def mix_aligned(x, lengths):
+    moved, there = aligned(x, lengths)
+    return torch.where(there.unsqueeze(-1), lerp(x, moved), x)
+
+
+# --- layouts ---------------------------------------------------------------------------------------------------------
+
+
+def gpt2_by_hand(model, batch, change):
+    """Run GPT-2 block by block; right padding never reaches a causal row's real tokens, so no mask is needed."""
+    body, ids = model.transformer, batch["input_ids"]
+    x = body.wte(ids) + body.wpe(torch.arange(ids.shape[1]))
+    x = change("embeddings", 0, x)
+    for index, block in enumerate(body.h):
+        stream = change("attention", index, x + block.attn(block.ln_1(x))[0])
+        x = change("block", index, stream + block.mlp(block.ln_2(stream)))
+    vectors = body.ln_f(x)[torch.arange(len(ids)), batch["attention_mask"].sum(1) - 1]
+    return model.score(change("sentence", 0, vectors))
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "where"),
+    [
+        ("none", {}, ()),
+        ("amplify", {}, [("attention", 0), ("attention", 1), ("attention", 2)]),
+        ("amplify", {"layers": [1]}, [("attention", 1)]),
+        ("amplify", {"padding": "keep"}, [("attention", 0), ("attention", 1), ("attention", 2)]),
+        ("embedmix", {}, [("embeddings", 0)]),
+        ("tmix", {"layers": [2]}, [("block", 2)]),
+        ("input", {"padding": "none"}, [("embeddings", 0)]),
+        ("sentencemix", {}, [("sentence", 0)]),
+    ],
+    ids=str,
+)
+def test_gpt2_against_explicit_loops(name, options, where):
+    """Pre-norm residual stream, partners lined up at the last token, head that scores every token."""
+    model, batch = zoo.sharpen(zoo.tiny("gpt2"), 3.0).double(), zoo.batch("gpt2")
+    lengths = batch["attention_mask"].sum(1).tolist()
+
+    def change(point, index, x):
+        if (point, index) not in where:
+            return x
+        return mix_aligned(x, lengths) if x.dim() == 3 else lerp(x, x[PERM])
+
+    model.train()
+    with mixwell.attach(model, name, **options) as mixer:
+        pin = {} if name == "none" else dict(lam=LAM, permutation=PERM)
+        with mixer.pin(**pin):
+            got = model(**batch).logits
+    torch.testing.assert_close(got, gpt2_by_hand(model, batch, change), rtol=0, atol=1e-9)
+
+
+def test_causal_alignment_reaches_the_pooled_token():
+    """Without it the tail of a longer partner would never reach the logits while its label counts."""
+    model = zoo.sharpen(zoo.tiny("llama"), 3.0)
+    batch = zoo.batch("llama")
+    before = logits(model, batch, "embedmix")
+    longer = int(PERM[1])  # row 1 is the shortest, its partner is longer
+    last = int(batch["attention_mask"][longer].sum()) - 2
+    batch["input_ids"][longer, last] = (batch["input_ids"][longer, last] + 1 - 5) % 50 + 5
+    assert (logits(model, batch, "embedmix")[1] - before[1]).abs().max() > 1e-5
+
+
+def test_left_padding_needs_no_shift():
+    """With left padding last tokens coincide already; both paddings give the same mixed logits (rotary positions)."""
+    model = zoo.sharpen(zoo.tiny("llama"), 3.0).double()
+    right = zoo.batch("llama")
+    left = {"labels": right["labels"]}
+    lengths = right["attention_mask"].sum(1)
+    for key in ("input_ids", "attention_mask"):
+        left[key] = torch.stack([row.roll(len(row) - int(n)) for row, n in zip(right[key], lengths)])
+    for name in ("amplify", "embedmix", "sentencemix"):
+        torch.testing.assert_close(logits(model, right, name), logits(model, left, name), rtol=0, atol=1e-6)
+
+
+def test_vit_against_explicit_loops():
+    model, batch = zoo.sharpen(zoo.tiny("vit"), 3.0).double(), zoo.batch("vit")
+    batch["pixel_values"] = batch["pixel_values"].double()
+    got = logits(model, batch, "amplify")
+    x = model.vit.embeddings(batch["pixel_values"])
+    for layer in model.vit.layers:
+        attended = layer.attention(layer.layernorm_before(x))
+        stream = x + (attended[0] if isinstance(attended, tuple) else attended)
+        stream = lerp(stream, stream[PERM])
+        feed = (
+            layer.mlp(layer.layernorm_after(stream))
+            if hasattr(layer, "mlp")
+            else layer.intermediate(layer.layernorm_after(stream))
+        )
+        x = stream + feed
+    want = model.classifier(model.vit.layernorm(x)[:, 0])
+    torch.testing.assert_close(got, want, rtol=0, atol=1e-9)
+
+
+def test_stacks_of_encoder_decoder_models():
+    model, batch = zoo.sharpen(zoo.tiny("bart"), 3.0), zoo.batch("bart")
+    both, encoder = (logits(model, batch, "amplify", stacks=stacks) for stacks in ("all", "encoder"))
+    assert (both - encoder).abs().max() > 1e-5
+    with mixwell.attach(model, "amplify", consistent=True) as mixer, mixer.pin(lam=0.7):
+        model.train()(**batch)
+        # Two mixed blocks in each stack: the compound of each stack is lam.
+        own = torch.ones(6)
+        for _ in range(2):
+            share = mixer.last.point_weights[0]
+            own = share * own + (1 - share) * (1 - own)
+        torch.testing.assert_close(own[mixer.last.permutation != torch.arange(6)], torch.full((6,), 0.7))
+
+
+# --- tasks -----------------------------------------------------------------------------------------------------------
+
+
+def token_model():
+    torch.manual_seed(1)
+    config = zoo.tiny("bert").config
+    return zoo.sharpen(tf.BertForTokenClassification(config))
+
+
+def token_batch():
+    batch = zoo.batch()
+    batch["labels"] = torch.where(batch["attention_mask"] == 1, batch["input_ids"] % 3, -100)
+    batch["labels"][:, 0] = -100
+    return batch
+
+
+def span_model():
+    torch.manual_seed(1)
+    config = zoo.tiny("bert").config
+    config.num_labels = 2
+    return zoo.sharpen(tf.BertForQuestionAnswering(config))
+
+
+def span_batch():
+    batch = zoo.batch()
+    del batch["labels"]
+    batch["start_positions"] = torch.tensor([1, 2, 0, 3, 1, 99])
+    batch["end_positions"] = torch.tensor([3, 3, 0, 5, 2, 99])  # 99: outside, ignored
+    return batch
+
+
+def token_rows(logits, labels):
+    return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none").view(labels.shape)
+
+
+@pytest.mark.parametrize("name", ["amplify", "embedmix", "tmix", "sentencemix", "cls", "input", "manifold"])
+def test_token_classification(name):
+    model, batch = token_model().train(), token_batch()
+    plain = model(**batch)
+    with mixwell.attach(model, name) as mixer:
+        with mixer.pin(lam=1.0, permutation=PERM):
+            assert torch.equal(model(**batch).loss, plain.loss)
+        with mixer.pin(lam=LAM, permutation=PERM):
+            out = model(**batch)
+    labels = batch["labels"]
+    count = (labels != -100).sum()
+    want = (LAM * token_rows(out.logits, labels).sum() + (1 - LAM) * token_rows(out.logits, labels[PERM]).sum()) / count
+    torch.testing.assert_close(out.loss, want)
+    assert (out.logits - plain.logits).abs().max() > 1e-4
+    out.loss.backward()
+
+
+@pytest.mark.parametrize("name", ["amplify", "embedmix", "tmix", "sentencemix", "attentionmix", "manifold"])
+def test_extractive_question_answering(name):
+    model, batch = span_model().train(), span_batch()
+    plain = model(**batch)
+    with mixwell.attach(model, name) as mixer:
+        pin = dict(permutation=torch.arange(6)) if name == "attentionmix" else dict(lam=1.0, permutation=PERM)
+        with mixer.pin(**pin):
+            torch.testing.assert_close(model(**batch).loss, plain.loss)
+        pin = dict(permutation=PERM) if name == "attentionmix" else dict(lam=LAM, permutation=PERM)
+        with mixer.pin(**pin):
+            out = model(**batch)
+            weight = mixer.last.label_weight
+    want = 0.0
+    for scores, places in ((out.start_logits, "start_positions"), (out.end_logits, "end_positions")):
+        places = batch[places].clamp(0, scores.shape[1])
+        valid = (places < scores.shape[1]).sum()
+
+        def rows(p, scores=scores):
+            return F.cross_entropy(scores, p, ignore_index=scores.shape[1], reduction="none")
+
+        want = want + (weight * rows(places) + (1 - weight) * rows(places[PERM])).sum() / valid / 2
+    torch.testing.assert_close(out.loss, want)
+    out.loss.backward()
+
+
+@pytest.mark.parametrize("name", ["batchmixup", "nonlinear", "ssmix"])
+@pytest.mark.parametrize("make", [token_model, span_model])
+def test_methods_that_cannot_serve_a_task_say_so_at_attach_time(name, make):
+    with pytest.raises(UnsupportedModelError, match=f"method '{name}' needs one label a row, but Bert"):
+        mixwell.attach(make(), name)
+
+
+# --- documented refusals ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [*zoo.DECODERS, *zoo.ENCODER_DECODERS])
+def test_what_decoders_need_to_be_told(kind):
+    model = zoo.tiny(kind)
+    for name in ("input", "manifold"):
+        with pytest.raises(OptionError, match="use padding='none'"):
+            mixwell.attach(model, name)
+    with pytest.raises(OptionError, match="pass special_ids="):
+        mixwell.attach(model, "ssmix")
+
+
+def test_images_have_no_tokens_to_replace():
+    with pytest.raises(UnsupportedModelError, match="works on text"):
+        mixwell.attach(zoo.tiny("vit"), "ssmix")
+
+
+def test_dropout_between_attention_and_residual():
+    config = zoo.tiny("opt").config
+    config.dropout = 0.1
+    with pytest.raises(UnsupportedModelError, match="set that dropout to 0"):
+        mixwell.attach(tf.OPTForSequenceClassification(config), "amplify")
+
+
+def test_parallel_blocks():
+    config = tf.GPTNeoXConfig(
+        vocab_size=60, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=24,
+        max_position_embeddings=40, pad_token_id=0, bos_token_id=1, eos_token_id=2, use_parallel_residual=True,
+    )  # fmt: skip
+    model = tf.GPTNeoXForSequenceClassification(config)
+    with pytest.raises(UnsupportedModelError, match="parallel or sandwich-norm"):
+        mixwell.attach(model, "amplify")
+    mixwell.attach(model, "tmix").detach()
+
+
+def test_a_soft_loss_is_not_mixed_silently():
+    model, batch = zoo.tiny("deberta-v2"), zoo.batch("deberta-v2", task="multi_label")
+    mixwell.attach(model, "amplify")
+    with pytest.raises(LossMismatchError, match="problem_type"):
+        model.train()(**batch)
+
+
+def test_survey_of_all_sequence_classifiers(capsys):
+    """Each resolves and fires, or raises the documented error; the count is printed."""
+    rows = survey.survey()
+    counts = {
+        verdict: sum(row[0] == verdict for row in rows.values()) for verdict in ("all", "some", "error", "unbuilt")
+    }
+    with capsys.disabled():
+        print(f"\nsequence classifiers: {counts}")
+    assert counts["all"] + counts["some"] >= 95
+    for kind in ("bert", "roberta", "llama", "qwen3", "gpt2", "bart", "modernbert", "deberta-v2", "t5", "mistral"):
+        assert rows[kind][0] in ("all", "some"), rows[kind]
