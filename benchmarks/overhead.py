@@ -6,14 +6,13 @@
 
 Clocks of shared machines are noisy, so nothing is timed alone: every round runs one training step (forward, backward,
 AdamW) of every method and of plain training, in random order, in one process, each on a model of its own. A method's
-cost is the ratio of its time to plain training's in the same round; the interval is a bootstrap over rounds of the ratio
-of trimmed means. A second plain model is in the table too: its ratio shows what the noise does.
+cost is the ratio of its time to plain training's in the same rounds; the interval is a bootstrap over rounds of the
+ratio of trimmed means. A second plain model is in the table too: its ratio shows what the noise does.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import random
 import resource
@@ -55,10 +54,10 @@ def make_step(method: str) -> Callable[[dict], None]:
     from transformers import AutoModelForSequenceClassification
 
     import mixwell
-    from mixwell.models import minilm_folder
+    from mixwell.models import resolve
 
     torch.manual_seed(0)
-    model = AutoModelForSequenceClassification.from_pretrained(minilm_folder(), num_labels=6).train()
+    model = AutoModelForSequenceClassification.from_pretrained(resolve("minilm"), num_labels=6).train()
     optimiser = torch.optim.AdamW(model.parameters(), lr=1e-5)
     if method not in (PLAIN, TWIN):
         mixwell.attach(model, method)

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_training import BASE, calm, make_model, rows, write_csv  # noqa: F401
 
 from mixwell.compare import export, worker
 from mixwell.compare import grid as grids
@@ -27,6 +26,7 @@ from mixwell.compare.schedule import execute
 from mixwell.compare.spec import CellSpec, DataSource, Sample, candidate, chosen_test_rows
 from mixwell.compare.summary import TEMPERATURE, read_summary, seed_result
 from mixwell.errors import MixwellError, OptionError, RunError
+from test_training import BASE, calm, make_model, rows, write_csv  # noqa: F401
 
 SETTINGS = {**BASE, "epochs": 2, "batch_size": 16, "patience": 0}
 
@@ -248,7 +248,7 @@ def test_initial_weights(cells: list[CellSpec]) -> None:
 
     cache = Cache()
     first = {name: value.clone() for name, value in cache.model(cells[0]).model.state_dict().items()}
-    head = [name for name in first if "classifier" in name and "weight" in name][0]
+    head = next(name for name in first if "classifier" in name and "weight" in name)
     other = next(cell for cell in cells if cell.seed == 1)
     assert not torch.equal(cache.model(other).model.state_dict()[head], first[head])
     fresh = models.load(other.model, task=other.task, labels=cache.data(other).labels, seed=1).model.state_dict()
@@ -394,7 +394,7 @@ def test_changed_data(place: Path, tmp_path: Path) -> None:
     assert not run(grid, tmp_path / "out", engine=FakeEngine).outcome.trained
 
 
-# --- the schedule ------------------------------------------------------------------------------------------------------
+# --- the schedule -----------------------------------------------------------------------------------------------------
 
 
 def test_only_what_is_missing(place: Path, finished: Path, copied: Records, cells: list[CellSpec]) -> None:

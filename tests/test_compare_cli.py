@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_compare import FakeEngine, calm, finished, place  # noqa: F401
-from test_training import rows, run_command, write_csv
 
 from mixwell.cli import main
 from mixwell.compare import run as runs
+from test_compare import FakeEngine, calm, finished, place  # noqa: F401
+from test_training import rows, run_command, write_csv
 
 FAST = ("--epochs", "1", "--batch-size", "16", "--learning-rate", "0.003", "--patience", "0", "--seeds", "2")
 
@@ -49,11 +49,11 @@ def words(place: Path, output: Path, *more: Any) -> list[str]:  # noqa: F811
     ],
 )
 def test_mistakes(
-    place: Path,
+    place: Path,  # noqa: F811
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     more: list[str],
-    message: str,  # noqa: F811
+    message: str,
 ) -> None:
     assert main(words(place, tmp_path / "out", *more)) == 2
     errors = [line for line in capsys.readouterr().err.splitlines() if not line.startswith("note: ")]
@@ -96,10 +96,10 @@ def test_plain_lines(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[
 
 
 def test_failed_cells(
-    place: Path,
+    place: Path,  # noqa: F811
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from mixwell.compare.engine import Failed
 

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_compare import calm, make_grid, place  # noqa: F401
 
 from mixwell.compare.records import Records
+from test_compare import calm, make_grid, place  # noqa: F401
 
 KILLS = 10 if os.environ.get("MIXWELL_SLOW_TESTS") else 3
 PRELOAD = ["transformers", "transformers.models.bert.modeling_bert", "transformers.trainer", "datasets",
@@ -24,7 +24,7 @@ PRELOAD = ["transformers", "transformers.models.bert.modeling_bert", "transforme
 
 
 def job(folder: str, place: str, workers: int, changes: dict[str, Any]) -> None:  # noqa: F811
-    """All of `mixwell compare` but the words, with workers that are forked from a server: importing takes long."""
+    """All of `mixwell compare` but the words; workers are forked, as importing takes long."""
     import torch
 
     from mixwell.compare.local import LocalEngine
@@ -32,7 +32,7 @@ def job(folder: str, place: str, workers: int, changes: dict[str, Any]) -> None:
 
     torch.set_num_threads(1)
     grid = make_grid(Path(place), **changes)
-    done = run(grid, folder, engine=lambda: LocalEngine(workers, 1, start_method="forkserver"))
+    done = run(grid, folder, engine=lambda: LocalEngine(workers, 1, start_method="fork"))
     raise SystemExit(0 if not done.outcome.failed else 3)
 
 
@@ -167,8 +167,8 @@ def test_two_processes_share_a_folder(processes: Any, undisturbed: Any, place: P
 def test_a_dead_process_leaves_its_cells_to_the_other(
     processes: Any,
     undisturbed: Any,
-    place: Path,
-    tmp_path: Path,  # noqa: F811
+    place: Path,  # noqa: F811
+    tmp_path: Path,
 ) -> None:
     folder = tmp_path / "out"
     first = start(processes, folder, place, workers=1)

@@ -273,7 +273,7 @@ def test_labels_and_features_use_one_permutation(models, kind, name):
     model, batch = models[kind], zoo.batch(kind)
     perm = torch.tensor([2, 3, 0, 1, 5, 4])
     batch["labels"] = torch.tensor([0, 1, 0, 1, 2, 2])
-    model.train()
+    model.eval()  # gradients of bare logits are refused in training
     kept = []
     handles = [
         module.register_forward_hook(lambda m, a, out: kept.append(out.requires_grad_(True)))
@@ -284,7 +284,7 @@ def test_labels_and_features_use_one_permutation(models, kind, name):
         kept.append(batch["pixel_values"].requires_grad_(True))
     with mixwell.attach(model, name, **zoo.options(kind, name)) as mixer:
         kept = [] if kind not in zoo.IMAGES else kept
-        with mixer.pin(**pins(name, lam=0.3, permutation=perm)):
+        with mixer.pin(**pins(name, lam=0.3, permutation=perm), in_eval=True):
             out = model(**batch)
         used = mixer.last.permutation
     for handle in handles:

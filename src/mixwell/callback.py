@@ -26,6 +26,9 @@ def make_callback(mixer: Mixer) -> Any:
         ) -> None:
             lam = None if mixer.last is None else mixer.last.lam
             if logs is not None and isinstance(lam, float):
+                # Trainer has filed the logs already: add it there and to what is printed.
                 logs["mixwell_lam"] = lam
+                if state.log_history:
+                    state.log_history[-1]["mixwell_lam"] = lam
 
     return MixerCallback()

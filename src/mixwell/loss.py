@@ -197,7 +197,8 @@ def check_reproduces(ours: Tensor, own: Tensor | None, model_name: str) -> None:
     if own is None:
         raise LossMismatchError(f"{model_name} returns no loss when called with labels; {way_out}")
     coarse = own.dtype in (torch.float16, torch.bfloat16) or torch.is_autocast_enabled(own.device.type)
-    if not torch.allclose(ours.detach().double(), own.detach().double(), rtol=3e-2 if coarse else 1e-4, atol=1e-5):
+    close = torch.allclose(ours.float(), own.float(), rtol=3e-2 if coarse else 1e-4, atol=1e-5, equal_nan=True)
+    if not close:
         raise LossMismatchError(
             f"the loss of {model_name} is {float(own):.6g}, but its plain classification loss would be "
             f"{float(ours):.6g}: it has an auxiliary or custom loss, which mixing would drop; {way_out}, or set "

@@ -7,6 +7,7 @@ hook: mixed loss first in the output, and the plan tied to the outputs, so that 
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 import inspect as _inspect
 import weakref
@@ -20,7 +21,6 @@ from mixwell._version import __version__
 from mixwell.errors import (
     AttachError,
     BatchError,
-    MixwellError,
     OptionError,
     UnpaidLossError,
     UnsupportedModelError,
@@ -28,8 +28,8 @@ from mixwell.errors import (
 from mixwell.loss import Criterion, check_labels, check_reproduces, task_kind
 from mixwell.methods import Method, build
 from mixwell.plan import Plan, check_permutation, draw_permutation, generator, take_seed
-from mixwell.points import Point, Points, base_config, base_model, find_points, logits_of, probe_inputs
-from mixwell.step import Step, evaluation, first_input, replace_input
+from mixwell.points import Point, Points, base_config, base_model, find_points, logits_of, probe_inputs, training_flags
+from mixwell.step import Payment, Step, first_input, replace_input
 
 _MIXERS: weakref.WeakSet[Mixer] = weakref.WeakSet()
 _WAY_OUT = (
@@ -67,8 +67,10 @@ def _check_attachable(model: nn.Module) -> None:
         )
     if isinstance(model, nn.parallel.DistributedDataParallel):
         raise AttachError("attach to the model before it is wrapped in DistributedDataParallel (or to model.module)")
-    if isinstance(model, torch._dynamo.eval_frame.OptimizedModule) or any(
-        getattr(module, "_compiled_call_impl", None) is not None for module in model.modules()
+    if any(
+        isinstance(module, torch._dynamo.eval_frame.OptimizedModule)
+        or getattr(module, "_compiled_call_impl", None) is not None
+        for module in model.modules()
     ):
         raise AttachError("the model is compiled already and would ignore the hooks; attach first, then torch.compile")
     inside = set(map(id, model.modules()))
@@ -116,7 +118,8 @@ class Mixer:
 
     def __init__(self, model: nn.Module, method: Method, points: Points) -> None:
         self.model = model
-        self.method = method
+        self.method = copy.copy(method)  # what a method learns belongs to one mixer
+        method = self.method
         self.points = points
         _check_task(method, points, model)
         self.sites: list[Point] = method.sites(points)
@@ -125,18 +128,20 @@ class Mixer:
         self.attached = False
         self._steps = 0
         self._forward: Step | None = None
+        self._waiting: Step | None = None  # the latest forward without labels, also if nothing else holds it
         self._backward: Step | None = None
         self._off = False
         self._depth = 0
         self._pin: _Pin | None = None
         self._unpaid: weakref.WeakSet[Step] = weakref.WeakSet()
         self._loss_checked = method.loss_fn is not None
+        self.checked: set[str] = set()
         self._handles: list[Any] = []
         self._names = _forward_names(model)
         self._install()
         try:
             method.prove(self)
-        except MixwellError:
+        except BaseException:
             self.detach()
             raise
 
@@ -150,20 +155,25 @@ class Mixer:
         for (module, _), turns in by_module.items():
             hook = _PointHook(self, turns, self.points.calls.get(module, 1))
             # First in line, so that transformers' own capture hooks record what was mixed.
-            if hook.how in ("input", "last"):
-                self._handles.append(module.register_forward_pre_hook(hook, prepend=True, with_kwargs=True))
-            else:
-                self._handles.append(module.register_forward_hook(hook, prepend=True, with_kwargs=True))
+            before = hook.how in ("input", "last")
+            self._hook(module.register_forward_pre_hook if before else module.register_forward_hook, hook, prepend=True)
         for block in {point.block for point in self.sites if point.how == "residual"}:
             assert block is not None
-            self._handles.append(block.register_forward_pre_hook(_BlockInput(self), with_kwargs=True))
+            self._hook(block.register_forward_pre_hook, _BlockInput(self))
+        if self.method.mixes and not self.sites:
+            # Nothing else would notice a call that goes around the attached model's hooks.
+            self._hook(self.points.get("block")[0].module.register_forward_pre_hook, _Guard(self))
         if self.points.words is not None:
-            self._handles.append(self.points.words.register_forward_pre_hook(_WordIds(self)))
-        before = self.model.register_forward_pre_hook(_Before(self), with_kwargs=True)
-        after = self.model.register_forward_hook(_After(self), with_kwargs=True, always_call=True)
-        self._handles += [before, after]
+            self._hook(self.points.words.register_forward_pre_hook, _WordIds(self))
+        self._hook(self.model.register_forward_pre_hook, _Before(self))
+        self._hook(self.model.register_forward_hook, _After(self), always_call=True)
         self.attached = True
         _MIXERS.add(self)
+
+    def _hook(self, register: Any, hook: _Hook, **how: Any) -> None:
+        handle = register(hook, with_kwargs=True, **how)
+        hook.number = handle.id
+        self._handles.append(handle)
 
     def detach(self) -> nn.Module:
         """Take all hooks off and return the model, which is bit for bit what it was."""
@@ -180,6 +190,15 @@ class Mixer:
     def __exit__(self, *error: object) -> None:
         self.detach()
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Copies and pickles are detached."""
+        gone = dict.fromkeys(("_forward", "_backward", "_waiting", "_pin", "last"))
+        return {**self.__dict__, **gone, "_unpaid": None, "_handles": [], "attached": False}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._unpaid = weakref.WeakSet()
+
     def __repr__(self) -> str:
         state = "attached to" if self.attached else "detached from"
         return f"<mixwell.Mixer {self.method.name!r} {state} {type(self.model).__name__}, {len(self.sites)} points>"
@@ -194,7 +213,7 @@ class Mixer:
         layer: int | None = None,
         in_eval: bool = False,
     ) -> Iterator[Mixer]:
-        """Fix the draw of all forwards inside.
+        """Fix the draw of all forwards inside; what is not given stays as an outer pin has it, or random.
 
         Args:
             lam: the weight of a row's own part, in [0, 1]: one number or (B,) values.
@@ -222,7 +241,13 @@ class Mixer:
             if layer not in known:
                 raise OptionError(f"layer={layer} is not one of this mixer's layers {known}")
             site = known.index(layer)
-        before, self._pin = self._pin, _Pin(lam, permutation, site, in_eval)
+        before = self._pin or _Pin()
+        self._pin = _Pin(
+            before.lam if lam is None else lam,
+            before.permutation if permutation is None else permutation,
+            before.site if site is None else site,
+            before.in_eval or in_eval,
+        )
         try:
             yield self
         finally:
@@ -231,26 +256,26 @@ class Mixer:
     def _draw(self, step: Step) -> Plan:
         """Draw the plan of one step; takes one seed from torch's generator whatever the method."""
         method, pin, size = self.method, self._pin or _Pin(), step.size
+        if pin.permutation is not None:
+            check_permutation(pin.permutation, size)
+        if isinstance(pin.lam, Tensor) and pin.lam.shape != (size,):
+            raise BatchError(f"the pinned lam has shape {tuple(pin.lam.shape)} but the batch has {size} rows")
+        mixing = self._mixing_now()
         # Pinned eval forwards (pictures) must not move the random state.
         seed = take_seed() if self.model.training else 0
+        if size < 2 or not mixing or not method.mixes:
+            return self._trivial(step, seed)
         device, dtype = step.device, self._weight_dtype()
         ones = torch.ones(max(len(self.sites), 1), size, dtype=dtype, device=device)
         rows = torch.arange(size, device=device)
-        trivial = Plan(seed, rows, None, None, ones, (False,) * len(self.sites), ones[0], trivial=True)
-        on = self._mixing_now()
-        if size < 2 or not on or method.name == "none":
-            return trivial
         rng = generator(seed)
         lam = method.draw_lam(rng) if pin.lam is None else pin.lam
         if lam is not None:
             lam = method.adjust_lam(lam)
-            if isinstance(lam, Tensor) and lam.shape != (size,):
-                raise BatchError(f"the pinned lam has shape {tuple(lam.shape)} but the batch has {size} rows")
         site = method.draw_layer(rng, len(self.sites)) if pin.site is None else pin.site
         if not method.has_permutation:
             permutation = rows
         elif pin.permutation is not None:
-            check_permutation(pin.permutation, size)
             permutation = pin.permutation.to(device)
         else:
             permutation = draw_permutation(
@@ -262,11 +287,17 @@ class Mixer:
         # A row that is its own partner keeps weight 1: the same value, and gradients exact to the bit.
         weight = torch.where(permutation == rows, ones[0], weight)
         active = tuple(site is None or number == site for number in range(len(self.sites)))
-        points = torch.stack([weight if on else ones[0] for on in active]) if active else ones
+        points = torch.stack([weight if mixed else ones[0] for mixed in active]) if active else ones
         layer = None if site is None else method.layer_of(site, self.sites)
         shift, shift_mask = self._shift(step, permutation)
         plan = Plan(seed, permutation, lam, layer, points, active, weight, shift=shift, shift_mask=shift_mask)
         return method.prepare(step, plan, rng)
+
+    def _trivial(self, step: Step, seed: int) -> Plan:
+        """Return the plan that mixes nothing."""
+        ones = torch.ones(max(len(self.sites), 1), step.size, dtype=self._weight_dtype(), device=step.device)
+        rows = torch.arange(step.size, device=step.device)
+        return Plan(seed, rows, None, None, ones, (False,) * len(self.sites), ones[0], trivial=True)
 
     def _shift(self, step: Step, permutation: Tensor) -> tuple[Tensor | None, Tensor | None]:
         """Line partners up at their last tokens, for points in causal stacks: (B, T) places and where they are real."""
@@ -282,25 +313,20 @@ class Mixer:
             real = real & mask.index_select(0, permutation).gather(1, places)
         return places, real
 
-    @property
-    def first(self) -> bool:
-        """Whether no training forward has been drawn yet: the time for checks that read values."""
-        return self._steps == 0
-
     def _mixing_now(self) -> bool:
         """Tell whether mixing is on at this point of training."""
         start, stop = self.method.start, self.method.stop
         if start == 0.0 and stop == 1.0:
             return True
         progress = self.progress
-        if self.method.total_steps is not None:
+        if progress is None and self.method.total_steps is not None:
             progress = self._steps / self.method.total_steps
         if progress is None:
             raise OptionError(
                 f"start={start}, stop={stop} need to know how far training is: pass total_steps=, set mixer.progress "
                 f"(0 to 1), or add mixer.callback() to Trainer's callbacks"
             )
-        return start <= progress < stop
+        return start <= progress and (progress < stop or stop == 1.0)
 
     def _weight_dtype(self) -> torch.dtype:
         parameter = next(self.model.parameters(), None)
@@ -311,10 +337,13 @@ class Mixer:
 
     # --- the life of a step ---
 
-    def _before(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+    def _before(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         if self._depth:
             return None
-        if getattr(self.model, "_is_replica", False):
+        self._forward = self._waiting = None  # a forward that was interrupted left its own
+        if getattr(module, "_is_replica", False):
             raise AttachError("nn.DataParallel cannot be mixed; use DistributedDataParallel or one device")
         pinned_eval = self._pin is not None and self._pin.in_eval
         if not pinned_eval and not (self.model.training and torch.is_grad_enabled()):
@@ -327,19 +356,23 @@ class Mixer:
         step = Step(self, inputs, labels, items)
         if labels is not None:
             check_labels(labels, step.size)
-            if not self._loss_checked:
-                self._check_loss(step)
+            self._check_loss(step, labels)
         elif self.method.needs_labels:
             raise BatchError(
                 f"method {self.method.name!r} needs the labels before the forward: call the model with labels=, and "
                 f"do not use Trainer's label_smoothing_factor or compute_loss_func (attach(..., label_smoothing=...))"
             )
-        plain = dict(inputs)
+        plain = Step(self, dict(inputs), labels, items)
         step.plan = self.last = self._draw(step)
+        step.training = plain.training = self.model.training
         if self.model.training:
             self._steps += 1
+        if self.method.regularise and not step.plan.trivial:
+            # RegMixup: this forward is plain, and its step carries the mixed one that follows.
+            plain.plan, plain.second = self._trivial(plain, step.plan.seed), step
+            step = plain
         self._forward = step
-        return (), plain if self.method.regularise else step.inputs
+        return (), step.inputs
 
     def _take_labels(self, inputs: dict[str, Any]) -> Tensor | None:
         """Take the labels out of the inputs; start and end positions become (B, 2)."""
@@ -363,77 +396,111 @@ class Mixer:
         plan = step.plan
         assert plan is not None
         logits = logits_of(output)
-        if self.method.regularise and not plan.trivial:
-            step.mixed_logits = self._second_forward(step)
-        elif not plan.trivial and step.fired != sum(plan.active):
-            raise UnsupportedModelError(
-                f"only {step.fired} of {sum(plan.active)} points of {self.method.name!r} were reached in this forward "
-                f"of {type(self.model).__name__} (layer drop, or an early exit?); the labels would be mixed alone"
-            )
+        self._check_fired(step)
+        if step.second is not None:
+            step.mixed_logits = self._second_forward(step.second)
         if logits is None:
             raise UnsupportedModelError(f"{type(self.model).__name__} returns no logits")
         step.remember(logits)
-        if step.labels is not None:
-            loss = self._pay(step, logits, step.labels, step.items)
-            output = _with_loss(output, loss)
-        else:
-            self._unpaid.add(step)
         for tensor in _tensors(output):
             if tensor.requires_grad:
                 tensor.register_hook(_Backward(self, step))
+        if step.labels is not None:
+            return _with_loss(output, self._pay(step, logits, step.labels, step.items))
+        self._unpaid.add(step)
+        self._waiting = step
         return output
+
+    def _check_fired(self, step: Step) -> None:
+        """Raise if a point was not reached: labels would be mixed without the features."""
+        assert step.plan is not None
+        if not step.plan.trivial and step.fired != len(self.sites):
+            raise UnsupportedModelError(
+                f"{step.fired} of {len(self.sites)} points of {self.method.name!r} were reached in this forward of "
+                f"{type(self.model).__name__}: were modules replaced after attach (wrap with PEFT first), or is layer "
+                f"drop on (set it to 0)?"
+            )
 
     def _second_forward(self, step: Step) -> Tensor:
         """RegMixup: run the mixed forward after the plain one."""
         self._forward, self._depth = step, self._depth + 1
-        step.scratch["second"] = True
         try:
-            logits = logits_of(self.model(**step.inputs))
+            with torch.compiler.set_stance("force_eager"):
+                logits = logits_of(self.model(**step.inputs))
         finally:
             self._forward, self._depth = None, self._depth - 1
         assert logits is not None
+        self._check_fired(step)
         if logits.requires_grad:
             logits.register_hook(_Backward(self, step))
         return logits
 
     def _pay(self, step: Step, logits: Tensor, labels: Tensor, items: Tensor | int | None) -> Tensor:
         """Compute the loss that the plan of `step` asks for."""
+        self._check_loss(step, labels)
+        self._unpaid.discard(step)
+        self._waiting = None
+        criterion = self.criterion(logits, labels)
+        loss = self._loss_of(step, criterion, logits, labels, items)
+        if step.second is not None:
+            assert step.mixed_logits is not None
+            loss = loss + self._loss_of(step.second, criterion, step.mixed_logits, labels, items)
+            step.mixed_logits = None
+        step.payment = Payment(reached=not (loss.requires_grad and step.training))
+        if step.second is not None:
+            step.second.payment = step.payment
+        if not step.payment.reached:
+            loss.register_hook(_Reached(step.payment))
+        return loss
+
+    def _loss_of(
+        self, step: Step, criterion: Criterion, logits: Tensor, labels: Tensor, items: Tensor | int | None
+    ) -> Tensor:
         plan = step.plan
         assert plan is not None
-        step.paid = True
-        self._unpaid.discard(step)
-        criterion = self.criterion(logits, labels)
         if plan.trivial:
             return criterion.total(logits, labels, items)
-        if step.mixed_logits is not None:
-            plain = criterion.total(logits, labels, items)
-            return plain + self.method.loss(criterion, step.mixed_logits, labels, plan, step, items)
         return self.method.loss(criterion, logits, labels, plan, step, items)
 
-    def _check_loss(self, step: Step) -> None:
-        """Once: the plain loss we mix must be the model's own."""
-        self._loss_checked = True
-        assert step.labels is not None
-        with self.quiet(), torch.no_grad():
-            output = self.model(**step.inputs, **self._give_labels(step.labels))
+    def _check_loss(self, step: Step, labels: Tensor) -> None:
+        """Once: the plain loss we mix must be the model's own, with what it adds in training."""
+        if self._loss_checked:
+            return
+        buffers = [(buffer, buffer.clone()) for buffer in self.model.buffers()]
+        devices = sorted({p.device.index or 0 for p in self.model.parameters() if p.device.type == "cuda"})
+        with self.quiet(training=None), torch.no_grad(), torch.random.fork_rng(devices=devices):
+            output = self.model(**step.inputs, **self._give_labels(labels))
+            for buffer, before in buffers:
+                if not torch.equal(buffer, before):  # running statistics; copying marks a buffer as changed
+                    buffer.copy_(before)
         logits = logits_of(output)
         if logits is None:
             raise UnsupportedModelError(f"{type(self.model).__name__} returns no logits")
         own = output.get("loss") if hasattr(output, "get") else next((t for t in output if t.dim() == 0), None)
-        ours = Criterion(self._kind(logits, step.labels)).total(logits, step.labels)
-        check_reproduces(ours, own, type(self.model).__name__)
+        check_reproduces(Criterion(self._kind(logits, labels)).total(logits, labels), own, type(self.model).__name__)
+        self._loss_checked = True
 
     @contextlib.contextmanager
-    def quiet(self) -> Iterator[None]:
-        """Run the model as if it were not attached, in eval mode."""
+    def quiet(self, training: bool | None = False) -> Iterator[None]:
+        """Run the model as if it were neither attached nor compiled.
+
+        Args:
+            training: the mode to run in; None leaves every module as it is.
+        """
         self._depth += 1
         forward, self._forward, off, self._off = self._forward, None, self._off, True
         try:
-            with evaluation(self.model):
+            with training_flags(self.model, training), torch.compiler.set_stance("force_eager"):
                 yield
         finally:
             self._depth -= 1
             self._forward, self._off = forward, off
+
+    def _end_backward(self) -> None:
+        """Let go of what backward needed."""
+        if self._backward is not None:
+            self._backward.scratch.clear()
+            self._backward = None
 
     def step_at(self, module: nn.Module) -> tuple[Step | None, bool]:
         """Return the step a point's hook belongs to now, and whether backward is recomputing it."""
@@ -458,17 +525,15 @@ class Mixer:
         if method.loss_fn is not None:
             return Criterion("custom", function=method.loss_fn)
         kind = self._kind(logits, labels)
+        if kind in ("regression", "span") and (method.class_weights is not None or method.label_smoothing):
+            raise OptionError(f"class_weights and label_smoothing do not go with {kind} tasks")
         weights = None
         if method.class_weights is not None:
-            if kind == "regression":
-                raise OptionError("class_weights do not go with regression")
             if len(method.class_weights) != logits.shape[-1]:
                 raise OptionError(
                     f"class_weights has {len(method.class_weights)} values but the model has {logits.shape[-1]} classes"
                 )
             weights = torch.tensor(method.class_weights, device=logits.device)
-        if kind == "regression" and method.label_smoothing:
-            raise OptionError("label_smoothing does not go with regression")
         return Criterion(kind, weights, method.label_smoothing)
 
     def _kind(self, logits: Tensor, labels: Tensor) -> str:
@@ -483,22 +548,24 @@ class Mixer:
             labels: (B, ...), in the order of the batch.
             num_items_in_batch: what to normalise by, as Trainer gives it.
         """
-        if not logits.requires_grad:
-            return self.criterion(logits, labels).total(logits, labels, num_items_in_batch)
         waiting = list(self._unpaid)
-        own = [step for step in waiting if step.made(logits)] or waiting
+        own = [step for step in waiting if step.made(logits)]
+        if not own and self.model.training and logits.requires_grad:
+            own = waiting  # logits that were cast or reshaped
         if len(own) > 1:
             raise UnpaidLossError(
                 f"{len(own)} forwards wait for their labels and these logits are none of theirs; pass the logits as "
                 f"the model returned them"
             )
-        if not own:
+        if own:
+            check_labels(labels, own[0].size)
+            return self._pay(own[0], logits, labels, num_items_in_batch)
+        if self.model.training and logits.requires_grad:
             raise UnpaidLossError(
                 "no forward waits for its labels: these logits were paid for already, or were not made by a training "
                 "forward of the attached model"
             )
-        check_labels(labels, own[0].size)
-        return self._pay(own[0], logits, labels, num_items_in_batch)
+        return self.criterion(logits, labels).total(logits, labels, num_items_in_batch)
 
     def compute_loss(self, outputs: Any, labels: Tensor, num_items_in_batch: Tensor | int | None = None) -> Tensor:
         """Return the loss for `Trainer(compute_loss_func=mixer.compute_loss)`."""
@@ -535,12 +602,17 @@ def _inert(*args: Any, **kwargs: Any) -> None:
     """What a hook becomes in a copy of the model."""
 
 
-def _make_inert() -> Any:
+def _make_inert(number: int) -> Any:
+    """Unpickle a hook: inert, and its number not given to another hook, whose flags it would lend."""
+    handles = torch.utils.hooks.RemovableHandle
+    handles.next_id = max(handles.next_id, number + 1)
     return _inert
 
 
 class _Hook:
     """A hook that copies and pickles of the model do not carry along."""
+
+    number = 0
 
     def __init__(self, mixer: Mixer) -> None:
         self.mixer = mixer
@@ -548,16 +620,18 @@ class _Hook:
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         return _inert
 
-    def __reduce__(self) -> tuple[Any, tuple[()]]:
-        return _make_inert, ()
+    def __reduce__(self) -> tuple[Any, tuple[int]]:
+        return _make_inert, (self.number,)
 
 
 class _Before(_Hook):
+    @torch.compiler.disable
     def __call__(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
-        return self.mixer._before(args, kwargs)
+        return self.mixer._before(module, args, kwargs)
 
 
 class _After(_Hook):
+    @torch.compiler.disable
     def __call__(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
         return self.mixer._after(output)
 
@@ -565,9 +639,18 @@ class _After(_Hook):
 class _WordIds(_Hook):
     """Looks up other words than the ids that the model counts its positions by."""
 
-    def __call__(self, module: nn.Module, args: Any) -> Any:
+    def __call__(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
         step = self.mixer._forward
-        return None if step is None or "word_ids" not in step.scratch else (step.scratch["word_ids"], *args[1:])
+        if step is None or "word_ids" not in step.scratch:
+            return None
+        return (step.scratch["word_ids"], *args[1:]), kwargs
+
+
+class _Guard(_Hook):
+    """Raises where a part of the model is called in training outside a forward of the whole."""
+
+    def __call__(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        self.mixer.step_at(module)
 
 
 class _BlockInput(_Hook):
@@ -595,7 +678,7 @@ class _PointHook(_Hook):
             return None
         plan = step.plan
         assert plan is not None
-        if plan.trivial or (mixer.method.regularise and "second" not in step.scratch):
+        if plan.trivial:
             return None
         turn = 0
         if self.calls > 1:
@@ -609,10 +692,11 @@ class _PointHook(_Hook):
             if turn not in self.turns:
                 return None
         number, _ = self.turns[turn]
-        if not plan.active[number] and not torch.compiler.is_compiling():
-            return None
-        if not recomputing and plan.active[number]:
+        if not recomputing:
             step.fired += 1
+        # A compiled graph must not depend on what was drawn: there, points not chosen mix with weight 1.
+        if not torch.compiler.is_compiling() and not plan.active[number]:
+            return None
         if self.how == "input":
             x = first_input(args, kwargs)
             return replace_input(args, kwargs, mixer.method.mix(x, plan, number, step))
@@ -634,19 +718,32 @@ class _PointHook(_Hook):
         return mixed if isinstance(output, Tensor) else (mixed, *output[1:])
 
 
+class _Reached:
+    """Notes that backward came through the mixed loss."""
+
+    def __init__(self, payment: Payment) -> None:
+        self.payment = payment
+
+    def __call__(self, gradient: Tensor) -> None:
+        self.payment.reached = True
+
+
 class _Backward:
-    """Makes a forward's plan current again when backward reaches its outputs."""
+    """Makes a forward's plan current again when backward reaches its outputs, and sees that its loss was used."""
 
     def __init__(self, mixer: Mixer, step: Step) -> None:
         self.mixer = mixer
         self.step = step
 
     def __call__(self, gradient: Tensor) -> None:
-        if not self.step.paid:
-            raise UnpaidLossError(
-                f"the forward was mixed by {self.mixer.method.name!r} but the loss does not mix its labels; {_WAY_OUT}"
-            )
-        self.mixer._backward = self.step
+        mixer, payment = self.mixer, self.step.payment
+        if payment is None or not payment.reached:
+            how = "the loss does not mix its labels" if payment is None else "backward does not come from out.loss"
+            raise UnpaidLossError(f"the forward was mixed by {mixer.method.name!r} but {how}; {_WAY_OUT}")
+        if not mixer.attached and getattr(base_model(mixer.model), "is_gradient_checkpointing", False):
+            raise AttachError("gradient checkpointing recomputes the forward in backward: call backward before detach")
+        mixer._backward = self.step
+        torch.autograd.Variable._execution_engine.queue_callback(mixer._end_backward)
 
 
 def _forward_names(model: nn.Module) -> list[str]:

@@ -58,7 +58,7 @@ class Plan:
 
 def take_seed() -> int:
     """Take one 63-bit seed from torch's CPU generator and fold in the process rank."""
-    seed = int(torch.empty((), dtype=torch.int64).random_())
+    seed = int(torch.empty((), dtype=torch.int64, device="cpu").random_())
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         seed = (seed + torch.distributed.get_rank() * _GOLDEN) % _SEED_SPAN
     return seed
@@ -66,7 +66,8 @@ def take_seed() -> int:
 
 def generator(seed: int, stream: int = 0) -> torch.Generator:
     """Return a private CPU generator for one seed; `stream` separates draws that must not share numbers."""
-    return torch.Generator().manual_seed((seed + stream * _GOLDEN) % _SEED_SPAN)
+    mixed = (seed + stream * _GOLDEN) % _SEED_SPAN
+    return torch.Generator("cpu").manual_seed(mixed ^ (mixed >> 32))  # the generator uses the low 32 bits only
 
 
 # --- lam -----------------------------------------------------------------------------------------------------------
@@ -86,10 +87,12 @@ def sample_beta(alpha: float, shape: tuple[int, ...], rng: torch.Generator) -> T
         Values in [0, 1] of shape `shape`.
     """
     if alpha == 1.0:
-        return torch.rand(shape, generator=rng, dtype=torch.float64)
+        return torch.rand(shape, generator=rng, dtype=torch.float64, device="cpu")
     # Gamma(a) = Gamma(a + 1) * U ** (1 / a)
-    boosted = torch._standard_gamma(torch.full((2, *shape), alpha + 1.0, dtype=torch.float64), generator=rng)
-    uniform = torch.rand((2, *shape), generator=rng, dtype=torch.float64)
+    boosted = torch._standard_gamma(
+        torch.full((2, *shape), alpha + 1.0, dtype=torch.float64, device="cpu"), generator=rng
+    )
+    uniform = torch.rand((2, *shape), generator=rng, dtype=torch.float64, device="cpu")
     log_gamma = boosted.log() + uniform.log() / alpha
     return torch.sigmoid(log_gamma[0] - log_gamma[1])
 
@@ -157,16 +160,18 @@ def draw_permutation(
         (B,) long, a permutation of 0..B-1.
     """
     if pairing == "random":
-        return torch.randperm(size, generator=rng).to(device, non_blocking=True)
+        return torch.randperm(size, generator=rng, device="cpu").to(device, non_blocking=True)
     if pairing == "pairs":
-        return _couple(torch.randperm(size, generator=rng)).to(device, non_blocking=True)
-    noise = torch.rand(size, generator=rng).to(device, non_blocking=True)
+        return _couple(torch.randperm(size, generator=rng, device="cpu")).to(device, non_blocking=True)
+    noise = torch.rand(size, generator=rng, device="cpu").to(device, non_blocking=True)
     if pairing == "length":
         if lengths is None:
             raise BatchError("pairing='length' needs an attention_mask in the batch to read the lengths from")
         # Noise below one token breaks ties at random and leaves the order of lengths alone.
         order = torch.argsort(lengths.to(noise.dtype) + noise)
-        return _couple(order)
+        # In an odd batch one row of an even rank stays alone, so that the others still meet their neighbours.
+        alone = 2 * int(torch.randint((size + 1) // 2, (), generator=rng, device="cpu")) if size % 2 else size
+        return _couple(torch.cat([order[:alone], order[alone + 1 :], order[alone : alone + 1]]))
     if labels is None:
         raise BatchError("pairing='label' needs the labels in the batch: call the model with labels=")
     if labels.dim() != 1 or labels.is_floating_point():
@@ -174,16 +179,17 @@ def draw_permutation(
             f"pairing='label' needs one class number a row, shape (B,), but the labels have shape "
             f"{tuple(labels.shape)} and type {labels.dtype}; use pairing='random'"
         )
-    rank = torch.rand(max(classes, 1), generator=rng).to(device, non_blocking=True)
-    spread = torch.rand((), generator=rng).to(device, non_blocking=True)
+    rank = torch.rand(max(classes, 1), generator=rng, device="cpu").to(device, non_blocking=True)
+    spread = torch.rand((), generator=rng, device="cpu").to(device, non_blocking=True)
+    labels = labels.clamp(0, max(classes - 1, 0))
     # Sort rows into runs of one label (in random label order) and shift by at least the longest run: a run then meets
     # only other labels as long as it is no longer than half of the batch.
-    members = torch.nn.functional.one_hot(labels.clamp(0, classes - 1), classes)
+    members = torch.nn.functional.one_hot(labels, max(classes, 1))
     longest = members.sum(0).max()
     by_label = torch.argsort(noise)
     by_label = by_label[torch.argsort(rank[labels[by_label]], stable=True)]
     room = (size - 2 * longest + 1).clamp(min=1)
-    shift = longest + (spread * room).long().clamp(max=room - 1)
+    shift = (longest + (spread * room).long().clamp(max=room - 1)).clamp(max=size - 1)
     places = torch.arange(size, device=device)
     permutation = torch.empty_like(by_label)
     permutation[by_label] = by_label[(places + shift) % size]

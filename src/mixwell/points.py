@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -22,7 +23,7 @@ from mixwell.errors import AttachError, UnsupportedModelError
 KINDS = ("embeddings", "attention", "attention_raw", "block", "sentence")
 _ATTENTION = re.compile(r"Attention(V?\d)?$")
 _CROSS = re.compile(r"cross|encoder_?attn|encdec", re.IGNORECASE)
-_NORM = re.compile(r"Norm\d*$|Norm")
+_NORM = re.compile("Norm")
 
 
 @dataclass(frozen=True)
@@ -123,7 +124,7 @@ def is_tuner(module: nn.Module) -> bool:
     return isinstance(getattr(module, "base_layer", None), nn.Module)
 
 
-def modules_outside_tuners(model: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module]]:
+def modules_outside_tuners(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     """Yield (name, module) like `named_modules`, but do not look inside adapters; shared modules come once."""
     seen: set[int] = set()
 
@@ -137,7 +138,7 @@ def modules_outside_tuners(model: nn.Module, prefix: str = "") -> Iterator[tuple
         for key, child in module.named_children():
             yield from walk(child, f"{name}.{key}" if name else key)
 
-    yield from walk(model, prefix)
+    yield from walk(model, "")
 
 
 def base_model(model: nn.Module) -> nn.Module:
@@ -194,11 +195,11 @@ def probe_inputs(model: nn.Module, rows: int = 2, length: int = 8, last: int = 0
 
 
 @contextlib.contextmanager
-def training_flags(model: nn.Module, training: bool) -> Iterator[None]:
-    """Set every module's training flag and put back each one's own afterwards."""
+def training_flags(model: nn.Module, training: bool | None) -> Iterator[None]:
+    """Set every module's training flag and put back each one's own afterwards; None changes nothing."""
     flags = [(module, module.training) for module in model.modules()]
-    for module, _ in flags:
-        module.training = training
+    for module, own in flags:
+        module.training = own if training is None else training
     try:
         yield
     finally:
@@ -210,7 +211,7 @@ def _trace(model: nn.Module, inputs: dict[str, Tensor], training: bool = False) 
     """Run the model once, its random state untouched, and record every module's calls in order."""
     calls: list[_Call] = []
     open_calls: list[_Call] = []
-    clock = iter(range(1 << 30))
+    clock = itertools.count()
     handles = []
     for name, module in modules_outside_tuners(model):
         if not name:

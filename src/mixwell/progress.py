@@ -164,6 +164,8 @@ def clock(seconds: float) -> str:
 def history(log: list[dict[str, Any]], names: set[str]) -> list[dict[str, Any]]:
     """Trainer's log as one row an epoch: `epoch`, `step`, `train_loss`, `learning_rate` and `validation` metrics.
 
+    Rows have metrics of `test` too where it was watched.
+
     Args:
         log: `TrainerState.log_history`.
         names: the metrics to keep.
@@ -190,6 +192,8 @@ def history(log: list[dict[str, Any]], names: set[str]) -> list[dict[str, Any]]:
                 }
             )
             total, since = 0.0, 0
+        elif "test" in entry:
+            rows[-1]["test"] = {key: entry["test"][key] for key in sorted(entry["test"]) if key in names}
     return rows
 
 

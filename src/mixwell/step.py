@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from mixwell.errors import BatchError, UnsupportedModelError
-from mixwell.points import base_config, last_token, logits_of, training_flags
+from mixwell.points import base_config, last_token, logits_of
 
 if TYPE_CHECKING:
     from mixwell.mixer import Mixer
@@ -25,6 +25,13 @@ class _Enough(Exception):
     """Stops a pass that has seen what it was run for."""
 
 
+@dataclass
+class Payment:
+    """A loss that mixes the labels of a forward; `reached` once backward has come through it."""
+
+    reached: bool
+
+
 @dataclass(eq=False)
 class Step:
     """What belongs to one forward of the attached model.
@@ -35,7 +42,10 @@ class Step:
         labels: the labels, or None while the caller keeps them.
         items: `num_items_in_batch`, if given.
         plan: the plan; set before the forward runs.
-        paid: whether the mixed loss was computed.
+        payment: the mixed loss of this forward; None until its labels are known.
+        training: whether the model was in training mode.
+        second: RegMixup: the mixed step that follows this plain one.
+        mixed_logits: RegMixup: what the second forward gave, until it is paid for.
         fired: how many sites have mixed in the forward.
         turns: calls seen by each hook in this forward, for modules that several blocks share.
         scratch: values that a method or hook keeps from one point to another.
@@ -46,11 +56,13 @@ class Step:
     labels: Tensor | None = None
     items: Tensor | int | None = None
     plan: Plan | None = None
-    paid: bool = False
+    payment: Payment | None = None
+    training: bool = True
+    second: Step | None = None
+    mixed_logits: Tensor | None = None
     fired: int = 0
     turns: dict[Any, int] = field(default_factory=dict)
     scratch: dict[Any, Any] = field(default_factory=dict)
-    mixed_logits: Tensor | None = None
     _logits: weakref.ref[Tensor] | None = None
 
     @property
@@ -201,6 +213,12 @@ class Step:
             handle.remove()
         return gradient
 
+    def once(self, check: str) -> bool:
+        """Tell whether to run a check that reads values: always on the CPU, elsewhere once."""
+        new = check not in self.mixer.checked
+        self.mixer.checked.add(check)
+        return new or self.device.type == "cpu"
+
     # --- payment ---
 
     def remember(self, logits: Tensor) -> None:
@@ -248,10 +266,3 @@ def eager_attention(model: nn.Module) -> Iterator[None]:
     finally:
         for config, value in before:
             config._attn_implementation_internal = value
-
-
-@contextlib.contextmanager
-def evaluation(model: nn.Module) -> Iterator[None]:
-    """Run with every module in eval mode; each one's own flag comes back."""
-    with training_flags(model, False):
-        yield

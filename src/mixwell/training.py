@@ -60,6 +60,8 @@ class TrainSettings:
         class_weights: `none`, or `balanced`: classes weigh in inversely to their share of train.
         group_by_length: batches of similar length, which is faster but changes which rows meet.
         label_smoothing: share of each label that is spread over all classes.
+        updates_per_batch: updates with each mini-batch, one after the other, each with draws of its own.
+        watch_test: measure the test rows too after every epoch, for a curve; they choose nothing.
         save_steps: a checkpoint every so many steps, besides the one at each epoch's end.
         keep_checkpoints: keep them when the run is finished.
         report_to: where Trainer reports to (`tensorboard`, `wandb` and so on).
@@ -99,6 +101,8 @@ class TrainSettings:
     class_weights: str = "none"
     group_by_length: bool = False
     label_smoothing: float = 0.0
+    updates_per_batch: int = 1
+    watch_test: bool = False
     save_steps: int | None = None
     keep_checkpoints: bool = False
     report_to: str = "none"
@@ -108,7 +112,7 @@ class TrainSettings:
     def check(self) -> None:
         """Raise `OptionError` for a value that cannot be used."""
         for name, least in (("epochs", 1), ("batch_size", 1), ("eval_batch_size", 1), ("max_length", 3),
-                            ("patience", 0), ("save_steps", 1), ("seed", 0)):  # fmt: skip
+                            ("patience", 0), ("save_steps", 1), ("seed", 0), ("updates_per_batch", 1)):  # fmt: skip
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
                 raise OptionError(f"{name} must be a whole number of at least {least}, got {value!r}")
@@ -183,6 +187,7 @@ def fit(
     reporter: Reporter | None = None,
     checkpoints: Path | None = None,
     start: Path | None = None,
+    test: Any = None,
 ) -> FitResult:
     """Train a model; it is left with the weights of the best epoch, and detached.
 
@@ -199,6 +204,7 @@ def fit(
         reporter: is told of the progress.
         checkpoints: the folder for checkpoints; None keeps the best weights in memory and writes nothing.
         start: a complete checkpoint to continue from.
+        test: tokenised rows; with `watch_test` their metrics stand in each row of the history under `test`.
 
     Raises:
         Interrupted: a signal came; the last checkpoint is complete. Only with `checkpoints`.
@@ -234,9 +240,11 @@ def fit(
                 arguments = training_arguments(settings, task, rate, str(checkpoints or nowhere))
                 if keep is not None:
                     arguments.save_strategy = "no"
+                if settings.watch_test and test is not None:
+                    callbacks.append(watch_rows(test, tokenizer, settings.eval_batch_size, task))
                 if settings.patience:
                     callbacks.append(EarlyStoppingCallback(early_stopping_patience=settings.patience))
-                trainer = Trainer(
+                trainer = (repeating(settings.updates_per_batch) if settings.updates_per_batch > 1 else Trainer)(
                     model=model,
                     args=arguments,
                     train_dataset=train,
@@ -318,6 +326,48 @@ def best_in_memory(metric: str) -> Any:
     return KeepBest()
 
 
+def watch_rows(rows: Any, tokenizer: Any, batch_size: int, task: str) -> Any:
+    """A callback that adds the metrics of more rows to the log of every evaluation, for `history`."""
+    from transformers import TrainerCallback
+
+    class Watch(TrainerCallback):
+        def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            import numpy as np
+
+            from mixwell import calibration
+            from mixwell.prediction import logits
+
+            found = logits(kwargs["model"], tokenizer, rows, batch_size=batch_size)
+            metrics = calibration.metrics(found, np.asarray(rows.with_format("numpy")["labels"]), task)
+            state.log_history.append({"step": state.global_step, "test": metrics})
+
+    return Watch()
+
+
+def repeating(times: int) -> Any:
+    """A Trainer that makes several updates with each mini-batch, one after the other."""
+    from transformers import Trainer
+
+    class Repeated:
+        def __init__(self, loader: Any) -> None:
+            self.loader = loader
+
+        def __len__(self) -> int:
+            return times * len(self.loader)
+
+        def __iter__(self) -> Iterator[Any]:
+            return (dict(batch) for batch in self.loader for _ in range(times))
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.loader, name)
+
+    class Repeating(Trainer):
+        def get_train_dataloader(self) -> Any:
+            return Repeated(super().get_train_dataloader())
+
+    return Repeating
+
+
 @contextmanager
 def quiet_libraries() -> Iterator[None]:
     """Silence the bars, logs and warnings of transformers and datasets inside; ours say what matters."""
@@ -392,8 +442,9 @@ def _run(settings: TrainSettings, folder: RunFolder, reporter: Reporter, record:
     if record is None and first:
         folder.check_new()
     if record is not None and folder.finished:
-        if first and not settings.keep_checkpoints:
-            runs.remove_checkpoints(folder.checkpoints)
+        if first and not settings.keep_checkpoints and folder.checkpoints.exists():
+            with folder.lock(new=False):
+                runs.remove_checkpoints(folder.checkpoints)
         return RunResult(folder.path, read_metrics(folder.path), was_finished=True)
     began = time.monotonic()
     with quiet_libraries():
@@ -450,7 +501,7 @@ def _run(settings: TrainSettings, folder: RunFolder, reporter: Reporter, record:
                 folder.drop_incomplete()
             fitted = fit(
                 loaded.model, loaded.tokenizer, rows["train"], rows["validation"], settings,
-                task=found.task, reporter=reporter, checkpoints=folder.checkpoints, start=start,
+                task=found.task, reporter=reporter, checkpoints=folder.checkpoints, start=start, test=rows["test"],
             )  # fmt: skip
             if not first:
                 return RunResult(folder.path, {})

@@ -164,7 +164,10 @@ def run_cell(spec: CellSpec, cache: Cache) -> CellResult:
         data = cache.data(spec)
         loaded = cache.model(spec)
         rows = cache.rows(spec, loaded)
-        fitted = fit(loaded.model, loaded.tokenizer, rows["train"], rows["validation"], settings, task=spec.task)
+        fitted = fit(
+            loaded.model, loaded.tokenizer, rows["train"], rows["validation"], settings, task=spec.task,
+            test=rows["test"],
+        )  # fmt: skip
         outputs: dict[str, Any] = {}
         for split in ("validation", "test"):
             outputs[f"{split}_logits"] = logits(

@@ -50,7 +50,7 @@ SETTINGS = (
     "epochs", "batch_size", "eval_batch_size", "learning_rate", "warmup", "weight_decay", "scheduler", "max_length",
     "patience", "best_metric", "class_weights", "group_by_length", "arguments",
 )  # fmt: skip
-LOADING = tuple(f.name for f in dataclasses.fields(DataSource) if f.name != "data")
+LOADING = tuple(f.name for f in dataclasses.fields(DataSource) if f.name not in ("data", "splits_file"))
 LISTS = ("data", "methods", "fractions", "per_class", "model")
 
 

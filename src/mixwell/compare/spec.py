@@ -45,11 +45,12 @@ class DataSource:
     test: str | float | None = None
     split_seed: int = 0
     drop_leaks: bool = False
+    splits_file: str | None = None
 
     def resolved(self) -> DataSource:
         """The same with whole paths, so that workers find the files from any folder."""
         changes = {}
-        for name in ("data", "validation", "test"):
+        for name in ("data", "validation", "test", "splits_file"):
             value = getattr(self, name)
             if isinstance(value, str) and Path(value).expanduser().exists():
                 changes[name] = str(Path(value).expanduser().resolve())

@@ -52,8 +52,8 @@ class Amplify(DrawsLam):
                 )
             if self.pairing == "random":
                 self.pairing = "pairs"
-            if self.pairing != "pairs":
-                raise OptionError(f"consistent=True needs mutual pairs: pairing='pairs', not {self.pairing!r}")
+            if self.pairing == "label":
+                raise OptionError("consistent=True needs mutual pairs: pairing='pairs' or 'length', not 'label'")
 
     def sites(self, points: Points) -> list[Point]:
         """Return one point a mixed block."""

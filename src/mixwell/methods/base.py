@@ -8,6 +8,7 @@ masks or token ids, refine the plan), `mix` at each point, and `loss`.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
@@ -84,22 +85,28 @@ class Method:
     Class attributes:
         name: what `attach` is called with.
         summary: one line for lists.
+        mixes: whether anything is mixed at all.
         has_lam: whether one number lam is drawn (and can be pinned).
         has_permutation: whether rows have partners (that can be pinned).
         has_layer: whether a layer is drawn (and can be pinned).
         needs_labels: whether the labels must be there before the forward.
         tasks: what it can serve: `sequence` (one label a row), `token` (one a token), `span` (start and end).
         modalities: what the model may read: `text`, `image`.
+        aliases: other names for options: the paper's, where the class needs the name itself.
+        hidden: found by its name only, not in lists: not for use.
     """
 
     name: ClassVar[str] = ""
     summary: ClassVar[str] = ""
+    mixes: ClassVar[bool] = True
     has_lam: ClassVar[bool] = True
     has_permutation: ClassVar[bool] = True
     has_layer: ClassVar[bool] = False
     needs_labels: ClassVar[bool] = False
     tasks: ClassVar[tuple[str, ...]] = ("sequence", "token", "span")
     modalities: ClassVar[tuple[str, ...]] = ("text", "image")
+    aliases: ClassVar[dict[str, str]] = {}
+    hidden: ClassVar[bool] = False
 
     pairing: str = option(
         "random", "who meets whom: random, pairs (mutual), length (similar length), label (other label)"
@@ -114,6 +121,7 @@ class Method:
     loss_fn: LossFunction | None = option(None, "(logits, labels) -> one loss a row, instead of the model's loss")
 
     def __post_init__(self) -> None:
+        self._check_types()
         for name, low, high in (("start", 0.0, 1.0), ("stop", 0.0, 1.0), ("label_smoothing", 0.0, 1.0)):
             value = getattr(self, name)
             if not low <= value <= high:
@@ -126,11 +134,24 @@ class Method:
         self.choice("stacks", ("all", "encoder"))
         if self.class_weights is not None:
             self.class_weights = [float(w) for w in self.class_weights]
-            if min(self.class_weights) < 0 or max(self.class_weights) <= 0:
+            if not self.class_weights or min(self.class_weights) < 0 or max(self.class_weights) <= 0:
                 raise OptionError("class_weights must be at least 0, and one of them above 0")
         if self.loss_fn is not None and (self.label_smoothing or self.class_weights is not None):
             raise OptionError("loss_fn replaces the whole loss: put label_smoothing and class_weights inside it")
         self.check()
+
+    def _check_types(self) -> None:
+        """Check numbers and switches against the type of their default."""
+        for field_ in dataclasses.fields(self):
+            value, kind = getattr(self, field_.name), type(field_.default)
+            fits = {
+                bool: isinstance(value, bool),
+                int: isinstance(value, int) and not isinstance(value, bool),
+                float: isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value),
+            }.get(kind, True)
+            if not fits:
+                name = {bool: "true or false", int: "a whole number", float: "a finite number"}[kind]
+                raise OptionError(f"{field_.name}={value!r} must be {name} for {self.name}")
 
     # --- for methods to fill in ---
 
@@ -213,11 +234,11 @@ class Method:
     @classmethod
     def option_names(cls) -> list[str]:
         """Return the names of all options."""
-        return [f.name for f in dataclasses.fields(cls)]
+        return [f.name for f in dataclasses.fields(cls) if f.init]
 
     def options(self) -> dict[str, Any]:
         """Return the options as plain values; a loss function is given by its name."""
-        values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        values = {name: getattr(self, name) for name in self.option_names()}
         if self.loss_fn is not None:
             values["loss_fn"] = getattr(self.loss_fn, "__qualname__", repr(self.loss_fn))
         return values
@@ -232,9 +253,9 @@ class DrawsLam(Method):
     samples: int = option(5, "how many draws max_of takes the largest of")
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         self.positive("alpha", "samples")
         check_draw(self.draw)
-        super().__post_init__()
 
     def draw_lam(self, rng: torch.Generator) -> float:
         """Draw lam by the rule `draw`."""

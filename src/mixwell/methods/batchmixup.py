@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from mixwell.errors import OptionError
-from mixwell.loss import Criterion
+from mixwell.loss import IGNORE, Criterion
 from mixwell.methods.base import Method, option, register
 from mixwell.plan import Plan, sample_beta
 from mixwell.points import Point, Points
@@ -38,9 +38,12 @@ class BatchMixup(Method):
     summary = "make new sentence vectors from the whole batch by random weights for every feature"
     has_lam = False
     has_permutation = False
+    aliases: ClassVar[dict[str, str]] = {"loss": "loss_form", "n": "points"}
 
     alpha: float = option(1.0, "shape of the Beta distribution the policy is drawn from")
-    points: int | None = option(None, "how many new points (n) replace the batch; None is as many as rows")
+    points: int | None = option(
+        None, "how many new points (n) replace the batch; None: as many as rows, 400 with weights='sample'"
+    )
     loss_form: str = option("cross_entropy", "cross_entropy, or dot: the paper's -x.y, which has no lower bound")
     weights: str = option("element", "element (a weight a feature), or sample (a weight a row, the authors' code)")
     temperature: float = option(1.0, "divides the policy before the softmax; below 1 the points spread wider")
@@ -68,7 +71,7 @@ class BatchMixup(Method):
 
     def prepare(self, step: Step, plan: Plan, rng: torch.Generator) -> Plan:
         """Draw the policy M: (n, B, d), or (n, B) with a weight a row."""
-        shape: tuple[int, ...] = (self.points or step.size, step.size)
+        shape: tuple[int, ...] = (self._count(step), step.size)
         if self.weights == "element":
             shape = (*shape, step.mixer.sites[0].width)
         policy = sample_beta(self.alpha, shape, rng).to(plan.label_weight.dtype).to(step.device, non_blocking=True)
@@ -76,9 +79,15 @@ class BatchMixup(Method):
         weight = share.mean(2) if self.weights == "element" else share
         return dataclasses.replace(plan, label_weight=weight, extra={"policy": policy, "share": share})
 
+    def _count(self, step: Step) -> int:
+        """Return n: as asked; else as many as rows, or 400 as in the authors' code, where the head allows it."""
+        if self.points is not None:
+            return self.points
+        return 400 if self.weights == "sample" and step.mixer.sites[0].how == "input" else step.size
+
     def mix(self, x: Tensor, plan: Plan, site: int, step: Step) -> Tensor:
         """Return the n new points, (n, d)."""
-        step.scratch["points"] = blend(plan.extra["share"].to(x.dtype), x)
+        step.scratch["points"] = compose(plan.extra["share"].to(x.dtype), x)
         return step.scratch["points"]
 
     def loss(
@@ -95,16 +104,20 @@ class BatchMixup(Method):
             if criterion.kind != "single_label":
                 raise OptionError("loss_form='dot' needs single-label classification")
             head: Any = step.mixer.sites[0].module
-            vectors = getattr(head, "base_layer", head).weight[labels]
-            loss = -(step.scratch["points"] * blend(plan.extra["share"].to(vectors.dtype), vectors)).sum(1).mean()
+            vectors = getattr(head, "base_layer", head).weight[labels.clamp(min=0)]
+            loss = -(step.scratch["points"] * compose(plan.extra["share"].to(vectors.dtype), vectors)).sum(1).mean()
         else:
             table = criterion.table(logits, labels)
-            loss = (plan.label_weight.to(table.dtype) * table).sum(1).mean()
+            weight = plan.label_weight.to(table.dtype)
+            if criterion.kind == "single_label":  # rows without a label give theirs to the others
+                weight = weight * (labels != IGNORE)
+                weight = weight / weight.sum(1, keepdim=True).clamp(min=torch.finfo(weight.dtype).tiny)
+            loss = (weight * table).sum(1).mean()
         if items is None:
             return loss
         return loss * labels.numel() / items
 
 
-def blend(share: Tensor, x: Tensor) -> Tensor:
+def compose(share: Tensor, x: Tensor) -> Tensor:
     """Return sum over the batch of share * x: share (n, B, d) or (n, B), x (B, d) -> (n, d)."""
     return torch.einsum("nbd,bd->nd", share, x) if share.dim() == 3 else share @ x

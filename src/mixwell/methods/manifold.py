@@ -108,8 +108,8 @@ class Fills(DrawsLam):
         return self.pad_token_id if self.pad_token_id is not None else base_config(step.mixer.model).pad_token_id
 
     def _check_separator(self, step: Step, separator: Tensor) -> None:
-        """Once: rows must end in one and the same token, else which one separates is anybody's guess."""
-        if self.sep_token_id is None and step.mixer.first and bool((separator != separator[0]).any()):
+        """Rows must end in one and the same token, else which one separates is anybody's guess."""
+        if self.sep_token_id is None and step.once("separator") and bool((separator != separator[0]).any()):
             raise BatchError(
                 f"the rows of this batch end in different tokens ({separator.flatten().unique().tolist()}), so the "
                 f"separator is unclear; pass sep_token_id= (tokenizer.sep_token_id)"
@@ -146,7 +146,8 @@ class ManifoldMixup(Fills):
 
     def sites(self, points: Points) -> list[Point]:
         """Return the points to draw from."""
-        every = [points.get("embeddings")[0], *self.pick(points, "block"), *points.get("sentence")]
+        every = [points.get("embeddings")[0], *self.pick(points, "block")]
+        every += points.get("sentence") if self.layers is None else points.found.get("sentence", ())
         return [every[k] for k in pick_layers(self.layers, len(every), range(len(every)), "layers")]
 
     def layer_of(self, site: int, sites: Sequence[Point]) -> int:
@@ -167,4 +168,11 @@ class ManifoldMixup(Fills):
 
     def prepare(self, step: Step, plan: Plan, rng: torch.Generator) -> Plan:
         """Fill up, except for the sentence vector."""
-        return plan if plan.layer == self._sentence else self.fill(step, plan)
+        if plan.layer != self._sentence:
+            return self.fill(step, plan)
+        # What the hooks read is there whichever point is drawn, or a compiled model would be compiled once more.
+        if step.mask is not None and self.padding == "none":
+            return dataclasses.replace(plan, token_mask=torch.ones_like(step.mask))
+        if step.mask is not None and self.padding == "pad":
+            step.scratch["word_ids"] = step.ids.clone()
+        return plan

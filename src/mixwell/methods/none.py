@@ -14,5 +14,6 @@ class NoMixing(Method):
 
     name = "none"
     summary = "plain training, with the same random stream and loss normalisation as the methods"
+    mixes = False
     has_lam = False
     has_permutation = False

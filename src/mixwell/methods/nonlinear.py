@@ -109,6 +109,7 @@ class NonlinearMixup(Method):
             self.theta = torch.zeros(gate.shape[1], dtype=gate.dtype, device=gate.device, requires_grad=True)
         elif self.theta.grad is not None:
             with torch.no_grad():
-                self.theta -= self.policy_lr * self.theta.grad
+                # By direction only, so that loss scaling does not scale the step.
+                self.theta -= self.policy_lr * torch.nn.functional.normalize(self.theta.grad, dim=0)
                 self.theta.grad = None
         return self.theta

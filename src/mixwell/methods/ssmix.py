@@ -35,7 +35,8 @@ class Spans:
 
 def saliency(gradient: Tensor) -> Tensor:
     """Return the RMS over features of the gradient, divided by the row's maximum: (B, T, d) -> (B, T)."""
-    size = gradient.double().pow(2).mean(-1).sqrt()
+    wide = torch.float32 if gradient.device.type == "mps" else torch.float64  # running sums need the digits
+    size = gradient.to(wide).pow(2).mean(-1).sqrt()
     return size / size.amax(1, keepdim=True).clamp(min=torch.finfo(size.dtype).tiny)
 
 
@@ -160,4 +161,4 @@ class SSMix(Method):
         if plan.lam is None:
             return (length.double() * self.fraction).floor().long().clamp(min=1)
         kept = plan.label_weight.double()
-        return torch.where(kept < 1, (length * (1 - kept)).floor().long().clamp(min=1), 0)
+        return torch.where(kept < 1, (length * (1 - kept)).round().long().clamp(min=1), 0)

@@ -1,0 +1,158 @@
+"""Does what a paper says hold? Its claims, and the order of its rows, against what was measured.
+
+A pair of rows bears a claim out if the interval of their difference lies on the claimed side of 0. A claim over several
+pairs holds if each pair does; it does not hold if a pair lies on the other side after Holm's adjustment over the claim's
+pairs; else there is not enough evidence.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+from mixwell.compare.intervals import holm
+from mixwell.papers.measured import Measured
+from mixwell.papers.pairs import FAILS, HOLDS, TIMES, UNKNOWN, UNSURE, Pair, Pairs, direction
+from mixwell.papers.protocols import METRICS, SAMPLE, Claim, Experiment
+
+Place = tuple[str, str]
+
+
+def together(words: Sequence[str], pairs: Sequence[Pair | None], signs: Sequence[int], level: float) -> str:
+    """The verdict over several pairs of rows.
+
+    Args:
+        words: each pair's own verdict.
+        pairs: the differences.
+        signs: the side on which each is borne out.
+        level: of the intervals.
+    """
+    known = [(word, pair, sign) for word, pair, sign in zip(words, pairs, signs) if pair is not None]
+    if not known:
+        return UNKNOWN
+    if all(word == HOLDS for word, _, _ in known):
+        return HOLDS
+    adjusted = holm([pair.p for _, pair, _ in known])
+    against = [p for p, (_, pair, sign) in zip(adjusted, known) if sign * pair.mean < 0 and pair.seeds > 1]
+    return FAILS if any(p < 1 - level for p in against) else UNSURE
+
+
+class Judge:
+    """Holds a paper's words against a run."""
+
+    def __init__(self, measured: Measured, experiment: Experiment, pairs: Pairs) -> None:
+        self.experiment, self.pairs, self.level = experiment, pairs, pairs.level
+        self.beside = {(cell.dataset, cell.size): cell.beside for cell in measured.cells}
+        self.smoke = measured.run["scale"] == "smoke"
+
+    def places(self, dataset: str, size: str, timed: bool) -> list[tuple[str, list[Place]]]:
+        """Where a published place was measured: name and places, several for a mean over data sets."""
+        there = list(self.beside)
+        if self.smoke:
+            return [(f"{SAMPLE.key}, {place[1]}", [place]) for place in there]
+        fits = [place for place in there if self.beside[place] == size]
+        if self.experiment.dataset(dataset).derived is not None:
+            sizes = list(dict.fromkeys(place[1] for place in fits))
+            return [(f"{dataset}, {at}", [place for place in fits if place[1] == at]) for at in sizes]
+        found = [place for place in fits if place[0] == dataset]
+        if timed and not found:  # what an update costs does not depend on how many rows there are
+            found = [place for place in there if place[0] == dataset]
+        return [(f"{name}, {at}", [(name, at)]) for name, at in found]
+
+    def claim(self, claim: Claim) -> dict[str, Any]:
+        """One claim: its verdict, and each pair of rows behind it."""
+        sign, timed = direction(claim.metric, claim.of), claim.metric in TIMES
+        entries, pairs = [], []
+        seen = set()
+        for dataset, size in itertools.product(claim.datasets, claim.sizes):
+            for above, below in itertools.product(claim.above, claim.below):
+                where = self.places(dataset, size, timed)
+                found = [(name, self._pair(above, below, places, claim)) for name, places in where]
+                usable = [(name, pair) for name, pair in found if pair is not None]
+                for name, pair in (usable[:1] if timed else usable) or [(f"{dataset}, {size}", None)]:
+                    key = (above, below, name if pair is not None or not self.smoke else "")
+                    if key in seen:
+                        continue
+                    seen.add(key)
+                    pairs.append(pair)
+                    entries.append(self._entry(above, below, name, pair, claim, sign))
+        words = [entry["verdict"] for entry in entries]
+        printed = [verdict.holds for verdict in claim.judge(self.experiment.values(claim.metric, of=claim.of))]
+        known = [pair for pair in pairs if pair is not None]
+        return {
+            "says": claim.says,
+            "metric": claim.metric,
+            "of": claim.of,
+            "verdict": together(words, pairs, [sign] * len(pairs), self.level),
+            "tested": f"{len(known)} of {len(pairs)} pairs",
+            "in_direction": sum(sign * pair.mean > 0 for pair in known),
+            "published": {
+                "difference": claim.difference,
+                "ratio": claim.ratio,
+                "pairs_that_hold": sum(holds is True for holds in printed),
+                "pairs_known": sum(holds is not None for holds in printed),
+            },
+            "pairs": entries,
+        }
+
+    def _pair(self, above: str, below: str, places: Sequence[Place], claim: Claim) -> Pair | None:
+        found = [self.pairs.of(above, below, place, claim.metric, claim.of) for place in places]
+        if len(places) == 1:
+            return found[0]
+        return self.pairs.mean(found) if self.pairs.scored(claim.metric) and claim.of == "value" else None
+
+    def _entry(self, above: str, below: str, where: str, pair: Pair | None, claim: Claim, sign: int) -> dict[str, Any]:
+        entry: dict[str, Any] = {"above": above, "below": below, "where": where, "verdict": UNKNOWN}
+        if pair is None:
+            return {**entry, "why": "not run"}
+        entry |= {"difference": pair.to_dict(), "verdict": pair.decides(sign, self.level)}
+        if claim.ratio is not None:
+            dataset, size = where.rsplit(", ", 1)
+            rows = self.pairs.groups[dataset, size]
+            seeds = [seed for seed in rows[above] if seed in rows[below]]
+            times = [rows[below][seed].minutes_per_epoch / rows[above][seed].minutes_per_epoch for seed in seeds]
+            entry["ratio"] = sum(times) / len(times)
+        return entry
+
+    # --- the order of the rows ---
+
+    def order(self, dataset: str, size: str) -> dict[str, Any] | None:
+        """The published order of the rows in one place against the measured one; None where nothing is published."""
+        beside = self.beside[dataset, size]
+        if beside is None:
+            return None
+        metric = self.experiment.dataset(dataset).metric
+        printed = {
+            row: value
+            for (row, data, at), value in self.experiment.values(metric).items()
+            if (data, at) == (dataset, beside) and row in self.pairs.groups[dataset, size]
+        }
+        if len(printed) < 2:
+            return None
+        rows = self.pairs.groups[dataset, size]
+        means = {row: sum(c.value(metric) for c in rows[row].values()) / len(rows[row]) for row in printed}
+        more = METRICS[metric]
+        pairs, words, signs = [], [], []
+        for first, second in itertools.combinations(printed, 2):
+            if printed[first] == printed[second]:
+                continue
+            better, worse = sorted((first, second), key=lambda row: printed[row], reverse=more)
+            pair = self.pairs.of(better, worse, (dataset, size), metric)
+            pairs.append(pair)
+            signs.append(direction(metric))
+            words.append(UNKNOWN if pair is None else pair.decides(signs[-1], self.level))
+        known = [pair for pair in pairs if pair is not None]
+        return {
+            "dataset": dataset,
+            "size": size,
+            "beside": beside,
+            "metric": metric,
+            "published": sorted(printed, key=lambda row: printed[row], reverse=more),
+            "measured": sorted(printed, key=lambda row: means[row], reverse=more),
+            "pairs": len(known),
+            "same_side": sum(sign * pair.mean > 0 for sign, pair in zip(signs, pairs) if pair is not None),
+            "shown": words.count(HOLDS),
+            "against": words.count(FAILS),
+            "verdict": together(words, pairs, signs, self.level),
+        }

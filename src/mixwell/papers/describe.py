@@ -1,0 +1,126 @@
+"""An experiment in words: its grid, what is published, what the paper says, and what cannot run."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+
+from mixwell.errors import OptionError, nearest
+from mixwell.papers.protocols import SCALES, DataSet, Experiment, Row
+
+_WIDTH = 118
+
+
+def text(experiment: Experiment, scale: str | None = None) -> str:
+    """All of an experiment as lines of text.
+
+    Args:
+        experiment: to describe.
+        scale: only the grid of this scale; None for all.
+    """
+    if scale is not None and scale not in SCALES:
+        raise OptionError(f"scale {scale!r} is unknown{nearest(scale, SCALES)}; use one of {', '.join(SCALES)}")
+    paper = experiment.paper
+    parts = [
+        f"{experiment.name}: {experiment.title}",
+        f"{experiment.number} of {paper.authors}: {paper.title}. {paper.reference}. Of the paper we had: {paper.text}.",
+        experiment.shows,
+    ]
+    lines = [line for part in parts for line in textwrap.wrap(part, _WIDTH)]
+    if experiment.trained:
+        lines += _rows(experiment) + _datasets(experiment) + _training(experiment)
+    for name in (scale,) if scale else SCALES:
+        lines += _grid(experiment, name)
+    lines += _published(experiment)
+    lines += _listed("what the paper says", [f"{claim.says} [{claim.metric}]" for claim in experiment.claims])
+    lines += _listed("not run by the project", [f"{each.what}: {each.why}" for each in experiment.not_run])
+    lines += _listed("remarks", [*experiment.notes, *paper.notes])
+    return "\n".join(lines) + "\n"
+
+
+def _listed(title: str, texts: Sequence[str]) -> list[str]:
+    if not texts:
+        return []
+    wrap = [line for each in texts for line in textwrap.wrap(f"- {each}", _WIDTH, initial_indent="  ",
+                                                              subsequent_indent="    ")]  # fmt: skip
+    return ["", title, *wrap]
+
+
+def _row(row: Row) -> str:
+    if row.derived is not None:
+        return f"{row.label}: {row.derived}"
+    options = ", ".join(f"{name}={value}" for name, value in row.options.items())
+    more = [f"blocks {', '.join(map(str, row.blocks))}"] if row.blocks else []
+    more += [f"{row.draws} updates a mini-batch"] if row.draws > 1 else []
+    more += ["with the published label mistake"] if row.fault else []
+    more += ["ours"] if row.ours else []
+    more += [row.notes] if row.notes else []
+    return f"{row.label}: {row.method}({options})" + (f"; {'; '.join(more)}" if more else "")
+
+
+def _rows(experiment: Experiment) -> list[str]:
+    return _listed("rows", [_row(row) for row in experiment.rows])
+
+
+def _data(data: DataSet) -> str:
+    if data.derived is not None:
+        return f"{data.key}: {data.derived}"
+    where = [f"folder {data.folder}"] if data.folder else []
+    where += [f"hub {data.hub}"] if data.hub else []
+    more = [f"{data.metric}", *([data.difference] if data.difference else []),
+            *([data.available] if data.available else [])]  # fmt: skip
+    return f"{data.key}: {data.title} ({'; '.join(where)}); {'; '.join(more)}"
+
+
+def _datasets(experiment: Experiment) -> list[str]:
+    return _listed("data sets", [_data(each) for each in experiment.datasets])
+
+
+def _training(experiment: Experiment) -> list[str]:
+    own = {key for data in experiment.datasets for key in data.training}
+    stated = [f"{name} {value}" for name, value in experiment.training.items() if name not in experiment.unstated]
+    ours = [f"{name} {value}" for name, value in experiment.training.items() if name in experiment.unstated]
+    texts = ["as published: " + (", ".join(stated) or "-")]
+    texts += ["not stated, ours: " + ", ".join(ours)] if ours else []
+    texts += [f"by data set: {', '.join(sorted(own))}"] if own else []
+    texts.append("the best epoch is chosen on validation, never on test")
+    return _listed("training", texts)
+
+
+def _grid(experiment: Experiment, scale: str) -> list[str]:
+    if not experiment.trained:
+        parameters = experiment.figure(scale).parameters
+        return _listed(f"parameters at scale {scale}", [f"{name}: {value}" for name, value in parameters.items()])
+    runs = experiment.cells(scale)
+    found = {name: list(dict.fromkeys(getattr(run, name) for run in runs)) for name in ("dataset", "size", "row", "seed")}
+    model = runs[0].model
+    texts = [
+        f"{len(runs)} trainings of {model}: {len(found['dataset'])} data sets ({', '.join(found['dataset'])}), sizes "
+        f"{', '.join(found['size'])}, {len(found['row'])} rows, {len(found['seed'])} seeds",
+    ]
+    settings: dict[str, set[str]] = {}
+    for run in runs:
+        for name, value in run.settings.items():
+            if name != "arguments":
+                settings.setdefault(name, set()).add(str(value))
+    texts.append(", ".join(f"{name} {' or '.join(sorted(values))}" for name, values in settings.items()))
+    chosen = experiment.scales.get(scale)
+    if chosen and (chosen.test_rows or chosen.validation_rows):
+        texts.append(f"at most {chosen.test_rows} test rows and {chosen.validation_rows} validation rows")
+    return _listed(f"grid at scale {scale}", [*texts, *(chosen.notes if chosen else ())])
+
+
+def _published(experiment: Experiment) -> list[str]:
+    if not experiment.published:
+        return ["", "published numbers", "  none"]
+    lines = ["", "published numbers" + (f" (±: {experiment.spread_kind})" if experiment.spread_kind else "")]
+    groups: dict[tuple[str, str], dict[str, dict[str, str]]] = {}
+    for number in experiment.published:
+        groups.setdefault((number.metric, number.size), {}).setdefault(number.row, {})[number.dataset] = number.printed
+    for (metric, size), rows in groups.items():
+        columns = list(dict.fromkeys(data for values in rows.values() for data in values))
+        table = [[f"{metric}, {size}", *columns], *([row, *(values.get(c, "") for c in columns)]
+                                                   for row, values in rows.items())]  # fmt: skip
+        widths = [max(len(line[at]) for line in table) for at in range(len(table[0]))]
+        lines += ["  " + "  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in table]
+    return lines

@@ -1,0 +1,224 @@
+"""Figures: curves over training from the records, and those that are drawn from parameters alone.
+
+A figure without trainings for the compare engine is a folder with figure.json (parameters and all numbers that are
+drawn), figure.svg and table.md; the two last can be made again from the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mixwell.files import write_json, write_text
+from mixwell.papers import plane
+from mixwell.papers.measured import Measured, anonymous
+from mixwell.papers.protocols import Experiment, get
+from mixwell.report.plots import BLACK, BLUE, GREEN, GREY, ORANGE, figure
+from mixwell.runs import read_json
+
+if TYPE_CHECKING:
+    from mixwell.papers.planning import Request
+
+FORMAT = "mixwell paper figure 1"
+COLOURS = (BLACK, BLUE, ORANGE, GREEN, "#CC79A7", "#E69F00", "#56B4E9")
+LINES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (6, 2, 1, 2)), (0, (3, 1)), (0, (8, 3)), (0, (2, 2)))
+
+
+# --- curves over training --------------------------------------------------------------------------------------------
+
+
+def curves(measured: Measured, experiment: Experiment) -> str:
+    """The mean over seeds of the training or test loss, a panel a data set and a line a row, as SVG."""
+    assert experiment.curve is not None
+    kind, words = experiment.curve, {"train_loss": "training loss", "test_loss": "test loss"}[experiment.curve]
+    groups: dict[tuple[str, str], dict[str, list[Any]]] = {}
+    for cell in measured.cells:
+        groups.setdefault((cell.dataset, cell.size), {}).setdefault(cell.row, []).append(cell.result["curve"])
+    with figure(4.6 * len(groups), 3.8, ncols=len(groups), squeeze=False) as (_, axes, buffer):
+        for panel, ((dataset, size), rows) in zip(axes[0], groups.items()):
+            for at, (row, found) in enumerate(rows.items()):
+                length = min(map(len, found))
+                losses = np.array([[point[kind] for point in curve[:length]] for curve in found], dtype=np.float64)
+                steps = [point["step"] for point in found[0][:length]]
+                colour = COLOURS[at % len(COLOURS)]
+                panel.plot(steps, losses.mean(0), color=colour, linestyle=LINES[at % len(LINES)], label=row)
+                if len(found) > 1:
+                    low, high = losses.min(0), losses.max(0)
+                    panel.fill_between(steps, low, high, color=colour, alpha=0.12, linewidth=0)
+            panel.set(xlabel="updates", ylabel=words, title=f"{dataset}, {size}")
+            panel.grid(axis="y")
+            panel.legend(fontsize=8)
+    return buffer.getvalue()
+
+
+# --- figures from parameters -----------------------------------------------------------------------------------------
+
+
+def run(experiment: Experiment, request: Request, path: Path) -> dict[str, Any]:
+    """Compute what a figure shows, unless it is there already, and draw it."""
+    from mixwell._version import __version__
+    from mixwell.errors import OptionError
+
+    for name in ("only", "rows", "seeds", "model", "data"):
+        if getattr(request, name):
+            raise OptionError(f"--{name} does not go with {experiment.name}: it is drawn from parameters alone")
+    parameters = experiment.figure(request.scale).parameters
+    file = path / "figure.json"
+    if not file.is_file() or read_json(file, FORMAT, "a figure")["parameters"] != parameters:
+        numbers = _MAKERS[experiment.name](parameters)
+        head = {"format": FORMAT, "version": __version__, "experiment": experiment.name, "scale": request.scale}
+        write_json(file, {**head, "command": list(request.command), "parameters": parameters, "numbers": numbers})
+    write_json(path / "run.json", _run_json(experiment.name))
+    return draw(path)
+
+
+def _run_json(name: str) -> dict[str, Any]:
+    from mixwell.papers.planning import FORMAT as RUN
+
+    return {"format": RUN, "experiment": name, "records": "figure.json"}
+
+
+def draw(path: Path) -> dict[str, Any]:
+    """Draw a figure from its figure.json and describe it in table.md; returns what figure.json holds."""
+    made = read_json(path / "figure.json", FORMAT, "a figure")
+    experiment = get(made["experiment"])
+    write_text(path / "figure.svg", _DRAWERS[experiment.name](made))
+    notes = "\n".join(f"- {note}" for note in (*experiment.notes, *experiment.paper.notes))
+    parts = [
+        f"# {experiment.name}: {experiment.title}",
+        f"{experiment.number} of {experiment.paper.authors}: {experiment.paper.title}. {experiment.paper.reference}.",
+        f"![{experiment.shows}](figure.svg)",
+        _TABLES[experiment.name](made),
+        f"## Remarks\n\n{notes}",
+        f"## Command\n\n```\n{' '.join(made['command'])}\n```",
+    ]
+    write_text(path / "table.md", "\n\n".join(parts) + "\n")
+    return made
+
+
+def pack(source: Path, target: Path) -> Path:
+    """Copy a figure's numbers to a folder for committing, without the user's paths, and draw it there."""
+    made = read_json(source / "figure.json", FORMAT, "a figure")
+    target.mkdir(parents=True, exist_ok=True)
+    write_json(target / "figure.json", {**made, "command": anonymous(made["command"])})
+    write_json(target / "run.json", _run_json(made["experiment"]))
+    draw(target)
+    return target
+
+
+def rounded(values: Any, digits: int = 5) -> list[float]:
+    """Numbers with so many digits, for JSON."""
+    return [float(f"{value:.{digits}g}") for value in values]
+
+
+# --- amplify-figure2 -------------------------------------------------------------------------------------------------
+
+
+def densities(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """The density of Beta(alpha, alpha), and of lambda under each rule, on evenly spaced points inside (0, 1)."""
+    from scipy import integrate, stats
+
+    count = parameters["points"]
+    x = np.arange(1, count + 1) / (count + 1)
+    upper = x[x >= 0.5]
+    made: dict[str, Any] = {"x": rounded(x), "folded_x": rounded(upper), "beta": {}, "folded": {}, "max_of": {}}
+    made["means"] = {"folded": {}, "max_of": {}}
+    for alpha in parameters["alphas"]:
+        made["beta"][str(alpha)] = rounded(stats.beta.pdf(x, alpha, alpha))
+        made["folded"][str(alpha)] = rounded(2 * stats.beta.pdf(upper, alpha, alpha))
+        # E max(l, 1 - l) = 1 - the integral of P(lam <= t) over t; P(lam <= t) = 2 F(t) - 1 from 1/2 on.
+        area = integrate.quad(lambda t, a=alpha: 2 * stats.beta.cdf(t, a, a) - 1, 0.5, 1)[0]
+        made["means"]["folded"][str(alpha)] = rounded([1 - area])[0]
+    alpha = parameters["samples_alpha"]
+    for samples in parameters["samples"]:
+        below = stats.beta.cdf(x, alpha, alpha)
+        made["max_of"][str(samples)] = rounded(samples * below ** (samples - 1) * stats.beta.pdf(x, alpha, alpha))
+        area = integrate.quad(lambda t, n=samples: stats.beta.cdf(t, alpha, alpha) ** n, 0, 1)[0]
+        made["means"]["max_of"][str(samples)] = rounded([1 - area])[0]
+    return made
+
+
+def draw_densities(made: Mapping[str, Any]) -> str:
+    """Three panels: Beta(alpha, alpha), the largest of n draws, and the larger of l and 1 - l."""
+    numbers, parameters = made["numbers"], made["parameters"]
+    panels: Sequence[tuple[str, Sequence[float], Mapping[str, Sequence[float]], str]] = (
+        ("beta: l from Beta(α, α)", numbers["x"], numbers["beta"], "α = "),
+        (f"max_of: largest of n, α = {parameters['samples_alpha']}", numbers["x"], numbers["max_of"], "n = "),
+        ("folded: max(l, 1 - l)", numbers["folded_x"], numbers["folded"], "α = "),
+    )
+    with figure(12.0, 3.8, ncols=3, sharey=True) as (_, axes, buffer):
+        for panel, (title, x, found, name) in zip(axes, panels):
+            for at, (key, density) in enumerate(found.items()):
+                style = {"color": COLOURS[at % len(COLOURS)], "linestyle": LINES[at % len(LINES)]}
+                panel.plot(x, density, label=f"{name}{key}", linewidth=1.5, **style)
+            panel.set(xlabel="λ", title=title, xlim=(0, 1), ylim=(0, 4))
+            panel.grid(axis="y")
+            panel.legend(fontsize=8)
+        axes[0].set_ylabel("density")
+    return buffer.getvalue()
+
+
+def table_densities(made: Mapping[str, Any]) -> str:
+    """The means of lambda under each rule."""
+    from mixwell.papers.output import lines_of
+
+    means, parameters = made["numbers"]["means"], made["parameters"]
+    rows = [[f"max_of, α = {parameters['samples_alpha']}, n = {key}", f"{value:.4f}", f"{0.5 ** int(key):.4f}"]
+            for key, value in means["max_of"].items()]  # fmt: skip
+    rows += [[f"folded, α = {key}", f"{value:.4f}", "0"] for key, value in means["folded"].items()]
+    rows.append(["beta, any α", "0.5000", "0.5"])
+    return lines_of(["rule", "mean of lambda", "share below 1/2"], rows)
+
+
+# --- batchmixup-figure1 ----------------------------------------------------------------------------------------------
+
+
+def draw_plane(made: Mapping[str, Any]) -> str:
+    """The regions of both networks for the first draws, and the ten training rows: a line of panels a draw."""
+    numbers = made["numbers"]
+    shown, ticks = numbers["shown"], numbers["grid"]
+    labels = list(numbers["accuracy"])
+    with figure(3.4 * len(labels), 3.1 * len(shown), nrows=len(shown), ncols=len(labels), squeeze=False) as (_, axes, buffer):
+        for line, draw_ in zip(axes, shown):
+            for panel, label in zip(line, labels):
+                region = np.array(draw_["regions"][label]).reshape(len(ticks), len(ticks))
+                panel.contourf(ticks, ticks, region, levels=[0, 0.5, 1], colors=[BLUE, ORANGE], alpha=0.25)
+                panel.contour(ticks, ticks, region, levels=[0.5], colors=[GREY], linewidths=1)
+                for kind, (mark, colour) in enumerate((("o", BLUE), ("s", ORANGE))):
+                    cloud = np.array([p for p, c in zip(draw_["points"], draw_["classes"]) if c == kind])
+                    train = np.array([p for p, c in zip(draw_["rows"], draw_["labels"]) if c == kind])
+                    panel.plot(cloud[:, 0], cloud[:, 1], ".", color=colour, markersize=1.5, alpha=0.5)
+                    panel.plot(train[:, 0], train[:, 1], mark, color=colour, markeredgecolor=BLACK, markersize=7)
+                accuracy = draw_["accuracy"][label]
+                panel.set(title=f"draw {draw_['draw']}, {label}: {100 * accuracy:.1f} %", xticks=[], yticks=[])
+    return buffer.getvalue()
+
+
+def table_plane(made: Mapping[str, Any]) -> str:
+    """The accuracies over all draws, and their paired difference."""
+    from mixwell.compare.intervals import interval
+    from mixwell.papers.output import lines_of
+
+    numbers = made["numbers"]
+    first, *others = numbers["accuracy"]
+    plain = np.array(numbers["accuracy"][first])
+    rows = []
+    for label in (first, *others):
+        values = np.array(numbers["accuracy"][label])
+        found = interval(values - plain, None, 0)
+        shown = f"{100 * found.mean:+.2f} [{100 * found.lo:+.2f}, {100 * found.hi:+.2f}]" if label != first else ""
+        spread = f" ± {100 * values.std(ddof=1):.2f}" if len(values) > 1 else ""
+        wins = "" if label == first else f"{int((values > plain).sum())} / {int((values < plain).sum())}"
+        rows.append([label, f"{100 * values.mean():.2f}{spread}", shown.replace("nan", "-"), wins])
+    best = 100 * numbers["best_possible"]
+    head = f"Accuracy in % over {len(plain)} draws of ten training rows; the best possible is {best:.2f} %. The picture "
+    head += f"has the first {len(numbers['shown'])} draws, whatever came of them."
+    return f"{head}\n\n{lines_of(['row', 'accuracy', f'difference to {first}', 'draws better / worse'], rows)}"
+
+
+_MAKERS = {"amplify-figure2": densities, "batchmixup-figure1": plane.compute}
+_DRAWERS = {"amplify-figure2": draw_densities, "batchmixup-figure1": draw_plane}
+_TABLES = {"amplify-figure2": table_densities, "batchmixup-figure1": table_plane}

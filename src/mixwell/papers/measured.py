@@ -1,0 +1,252 @@
+"""What a run has measured, from its records or from a pack of them.
+
+Tables are made from a compact form of the records, which is all that a pack holds:
+
+    PACK/run.json               as in the run's folder, without the user's paths
+    PACK/cells.jsonl            a line a cell: its identity (whose hash is its name), metrics, epochs and times
+    PACK/outputs.safetensors    for every test row its class, the predicted class, and the log-probabilities of both in
+                                half precision; the test labels once for each test set
+
+Accuracy, F1, MCC, NLL and ECE can be computed from these anew, on any resample of the test rows: what mass is left is
+spread evenly over the other classes. Other classes' probabilities, validation outputs and texts are not kept. Means and
+standard deviations in tables are of the exact metrics; the compact outputs serve for the intervals.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mixwell.compare.records import CorruptRecord, Record, Records
+from mixwell.compare.spec import canonical
+from mixwell.compare.statistics import SeedResult
+from mixwell.errors import RunError
+from mixwell.files import atomic_path, write_json, write_text
+from mixwell.papers.planning import FORMAT
+from mixwell.papers.protocols import get
+from mixwell.runs import read_json
+
+PACKED = "packed"
+_LEAST = 1e-3  # by how much the predicted class is ahead where half precision makes a tie
+_KEPT = ("train_rows", "temperature", "best_epoch", "epochs", "steps", "stopped_early", "learning_rate", "timing",
+         "threads", "versions", "notes")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """What a model said about its test rows.
+
+    Attributes:
+        labels: (N,) the rows' classes.
+        predicted: (N,) the likeliest classes.
+        log_p: (2, N) float16, log-probabilities of the class and of the likeliest class.
+        classes: how many there are.
+    """
+
+    labels: NDArray[Any]
+    predicted: NDArray[Any]
+    log_p: NDArray[Any]
+    classes: int
+
+    @classmethod
+    def of(cls, logits: NDArray[Any], labels: NDArray[Any]) -> Outputs:
+        """The compact form of logits (N, C)."""
+        wide = logits.astype(np.float64)
+        wide = wide - wide.max(1, keepdims=True)
+        wide = wide - np.log(np.exp(wide).sum(1, keepdims=True))
+        rows, predicted = np.arange(len(labels)), logits.argmax(1)
+        kind = np.uint8 if logits.shape[1] <= 256 else np.uint16
+        log_p = np.stack([wide[rows, labels], wide[rows, predicted]]).clip(-6e4, 0)
+        return cls(labels.astype(kind), predicted.astype(kind), log_p.astype(np.float16), int(logits.shape[1]))
+
+    def logits(self) -> NDArray[np.float64]:
+        """Logits (N, C) with these log-probabilities, the mass that is left spread evenly."""
+        own, top = self.log_p.astype(np.float64)
+        right = self.labels == self.predicted
+        top = np.where(right, top, np.maximum(top, own + _LEAST))
+        left = np.maximum(1 - np.exp(top) - np.where(right, 0, np.exp(own)), 1e-12)
+        others = np.maximum(self.classes - np.where(right, 1, 2), 1)
+        rest = np.minimum(np.log(left / others), top - _LEAST)
+        wide = np.repeat(rest[:, None], self.classes, axis=1)
+        rows = np.arange(len(own))
+        wide[rows, self.labels] = own
+        wide[rows, self.predicted] = top
+        return wide
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One training: its place in the table, and what came of it."""
+
+    dataset: str
+    size: str
+    beside: str | None
+    row: str
+    seed: int
+    metrics: tuple[str, ...]
+    key: str
+    identity: Mapping[str, Any] = field(repr=False)
+    result: Mapping[str, Any] = field(repr=False)
+    outputs: Outputs = field(repr=False)
+
+    @cached_property
+    def seed_result(self) -> SeedResult:
+        """For the statistics."""
+        return SeedResult(self.seed, self.outputs.logits(), self.outputs.labels.astype(np.int64))
+
+    def value(self, metric: str) -> float:
+        """A test metric, as it was computed after training."""
+        return float(self.result["test"]["before"][metric])
+
+    @property
+    def seconds_per_step(self) -> float:
+        """Mean time of an update."""
+        return float(self.result["timing"]["seconds_per_step"])
+
+    @property
+    def minutes_per_epoch(self) -> float:
+        """Mean time of an epoch, evaluation left out; early stopping and `draws` are in the number of steps."""
+        return self.seconds_per_step * self.result["steps"] / self.result["epochs"] / 60
+
+
+@dataclass(frozen=True)
+class Measured:
+    """All of a run.
+
+    Attributes:
+        run: what run.json holds.
+        cells: those with a result.
+        failed: place and reason of those that failed.
+        missing: how many have not been trained yet.
+    """
+
+    run: Mapping[str, Any]
+    cells: tuple[Cell, ...]
+    failed: tuple[tuple[str, str], ...] = ()
+    missing: int = 0
+
+
+def read(folder: str | Path) -> Measured:
+    """Read the folder of a run, or a pack.
+
+    Raises:
+        RunError: it is neither, or a file is damaged.
+    """
+    path = Path(folder)
+    run = read_json(path / "run.json", FORMAT, "the folder of a paper's run")
+    if run["records"] == PACKED:
+        return Measured(run, tuple(_unpacked(path, run)), tuple(map(tuple, run["failed"])), run["missing"])
+    records = Records(path / run["records"])
+    curve = get(run["experiment"]).curve is not None
+    cells, failed, missing = [], [], 0
+    for place in run["cells"]:
+        key = place["key"]
+        try:
+            record = records.read(key) if records.has(key) else None
+        except CorruptRecord:
+            record = None
+        if record is not None:
+            cells.append(_cell(place, record, curve))
+        elif (failure := records.failure(key)) is not None:
+            failed.append((f"{place['dataset']}, {place['size']}, {place['row']}, seed {place['seed']}", failure.reason))
+        else:
+            missing += 1
+    return Measured(run, tuple(cells), tuple(failed), missing)
+
+
+def _cell(place: Mapping[str, Any], record: Record, curve: bool) -> Cell:
+    raw = record.outputs()
+    result = {name: record.result[name] for name in _KEPT}
+    result["test"] = {"rows": record.result["test"]["rows"], "before": record.result["test"]["before"]}
+    result["curve"] = [
+        {"step": row["step"], "train_loss": row["train_loss"], "test_loss": row.get("test", {}).get("nll")}
+        for row in record.result["history"]
+        if curve
+    ]
+    outputs = Outputs.of(raw["test_logits"], raw["test_labels"])
+    return Cell(**{**place, "metrics": tuple(place["metrics"])}, identity=record.spec.identity(), result=result,
+                outputs=outputs)  # fmt: skip
+
+
+# --- packs -----------------------------------------------------------------------------------------------------------
+
+
+def pack(folder: str | Path, target: str | Path) -> Path:
+    """Write the compact records of a run to a folder for committing: neither texts nor the user's paths.
+
+    Args:
+        folder: of the run.
+        target: the folder to write to.
+    """
+    from safetensors.numpy import save_file
+
+    found, path = read(folder), Path(target)
+    if path.exists() and any(path.iterdir()) and not (path / "run.json").is_file():
+        raise RunError(f"{path} is not empty and no pack; name another folder")
+    lines, arrays = [], {}
+    for cell in found.cells:
+        name = hashlib.sha256(cell.outputs.labels.tobytes()).hexdigest()[:12]
+        arrays[f"labels/{name}"] = cell.outputs.labels
+        arrays[f"{cell.key}/predicted"] = cell.outputs.predicted
+        arrays[f"{cell.key}/log_p"] = cell.outputs.log_p
+        whole = {"labels": name, "classes": cell.outputs.classes}
+        lines.append({"key": cell.key, "identity": dict(cell.identity), "result": dict(cell.result), "outputs": whole})
+    unique = {line["key"]: line for line in lines}
+    run = {**found.run, "records": PACKED, "failed": found.failed, "missing": found.missing}
+    run |= {"command": anonymous(found.run["command"]), "request": {**found.run["request"], "data": None}}
+    if "/" in run["model"] and Path(run["model"]).expanduser().is_dir():
+        run["model"] = Path(run["model"]).name
+        run["request"]["model"] = run["model"]
+    path.mkdir(parents=True, exist_ok=True)
+    write_text(path / "cells.jsonl", "".join(json.dumps(line, sort_keys=True) + "\n" for line in unique.values()))
+    with atomic_path(path / "outputs.safetensors") as place:
+        save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, place)
+    write_json(path / "run.json", run)
+    return path
+
+
+def anonymous(command: list[str]) -> list[str]:
+    """A command line with words in the place of the user's folders."""
+    stands = {"--data": "DATA", "--output": "OUTPUT", "-o": "OUTPUT", "--records": "RECORDS", "--cache-dir": "CACHE"}
+    made: list[str] = []
+    for word in command:
+        name, equals, _ = word.partition("=")
+        if equals and name in stands:
+            made.append(f"{name}={stands[name]}")
+        else:
+            made.append(stands.get(made[-1], word) if made else word)
+    return made
+
+
+def _unpacked(path: Path, run: Mapping[str, Any]) -> list[Cell]:
+    from safetensors import SafetensorError
+    from safetensors.numpy import load_file
+
+    try:
+        arrays = load_file(path / "outputs.safetensors")
+        text = (path / "cells.jsonl").read_text(encoding="utf-8")
+        lines = {line["key"]: line for line in map(json.loads, text.splitlines())}
+    except (OSError, SafetensorError, ValueError, KeyError) as error:
+        raise RunError(f"{path}: the pack is damaged ({error}); bring it back from the repository") from error
+    cells = []
+    for place in run["cells"]:
+        line = lines.get(place["key"])
+        if line is None:
+            continue
+        if hashlib.sha256(canonical(line["identity"]).encode()).hexdigest()[:40] != place["key"]:
+            raise RunError(f"{path}: cell {place['key'][:12]} does not belong to its identity; the pack was changed")
+        key, about = place["key"], line["outputs"]
+        outputs = Outputs(
+            arrays[f"labels/{about['labels']}"], arrays[f"{key}/predicted"], arrays[f"{key}/log_p"], about["classes"]
+        )
+        place = {**place, "metrics": tuple(place["metrics"])}
+        cells.append(Cell(**place, identity=line["identity"], result=line["result"], outputs=outputs))
+    return cells

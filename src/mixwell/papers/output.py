@@ -1,0 +1,192 @@
+"""What a run leaves to read: table.json, table.md and figures; all can be made again from the records alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from mixwell.files import write_json, write_text
+from mixwell.papers.protocols import get
+
+# How many digits a metric has in tables, and its name there.
+_DIGITS = {"train_loss": 3, "time_ratio": 2, "seconds_saved": 0}
+_NAMES = {"mcc": "MCC", "nll": "test loss", "ece": "ECE", "macro_f1": "macro-F1", "train_loss": "train loss",
+          "time_ratio": "time", "seconds_saved": "seconds saved"}  # fmt: skip
+
+
+def write(folder: str | Path, level: float = 0.95) -> dict[str, Any]:
+    """Make the tables of a run's folder, or of a pack, from its records; returns what table.json holds.
+
+    Raises:
+        RunError: the folder is neither.
+    """
+    from mixwell.papers import figures, measured, tables
+
+    path = Path(folder)
+    if (path / "figure.json").is_file():
+        return figures.draw(path)
+    found = measured.read(path)
+    made = tables.build(found, level)
+    write_json(path / "table.json", made)
+    experiment = get(made["experiment"])
+    if experiment.curve is not None and found.cells:
+        write_text(path / "figure.svg", figures.curves(found, experiment))
+    write_text(path / "table.md", markdown(made))
+    return made
+
+
+def pack(folder: str | Path, target: str | Path) -> Path:
+    """Write the compact records of a run and the tables made of them to a folder for committing."""
+    from mixwell.papers import figures, measured
+
+    source = Path(folder)
+    if (source / "figure.json").is_file():
+        return figures.pack(source, Path(target))
+    path = measured.pack(source, target)
+    write(path)
+    return path
+
+
+# --- Markdown --------------------------------------------------------------------------------------------------------
+
+
+def markdown(made: Mapping[str, Any]) -> str:
+    """The tables as Markdown."""
+    about = [
+        f"# {made['experiment']}: {made['title']}",
+        f"{made['number']} of {made['paper']}.",
+        f"Scale `{made['scale']}`, model `{Path(made['model']).name if made['model'] else '-'}`. {made['best_epoch']}"
+        + (f" Published ±: {made['spread']}; ours: standard deviation over seeds." if made["spread"] else ""),
+    ]
+    if made["scale"] == "smoke":
+        about.append("**A smoke run: sample data and a tiny random model. It says nothing about the paper.**")
+    parts = ["\n\n".join(about)]
+    places = list(dict.fromkeys((cell["dataset"], cell["size"]) for cell in made["cells"]))
+    parts += [_place(made, place) for place in places]
+    if made["audit"]:
+        parts.append(_audit(made))
+    if made["orders"]:
+        parts.append(_orders(made))
+    if made["claims"]:
+        parts.append(_claims(made))
+    parts.append(_rest(made))
+    return "\n\n".join(parts) + "\n"
+
+
+def lines_of(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table."""
+    texts = [[str(cell).replace("|", "\\|") for cell in row] for row in (header, *rows)]
+    texts.insert(1, ["---"] * len(header))
+    return "\n".join("| " + " | ".join(row) + " |" for row in texts)
+
+
+def _number(value: float | None, metric: str, signed: bool = False) -> str:
+    if value is None:
+        return ""
+    return f"{value:{'+' if signed else ''}.{_DIGITS.get(metric, 2)}f}"
+
+
+def _interval(found: Mapping[str, Any] | None, metric: str) -> str:
+    if found is None:
+        return ""
+    ends = "" if found["lo"] is None else f" [{_number(found['lo'], metric, True)}, {_number(found['hi'], metric, True)}]"
+    return _number(found["mean"], metric, True) + ends
+
+
+def _place(made: Mapping[str, Any], place: tuple[str, str]) -> str:
+    """One data set at one size: a line a row, the main metric with its difference, then the others."""
+    cells = {(c["row"], c["metric"]): c for c in made["cells"] if (c["dataset"], c["size"]) == place}
+    metrics = list(dict.fromkeys(metric for _, metric in cells))
+    rows = list(dict.fromkeys(row for row, _ in cells))
+    main, others = metrics[0], metrics[1:]
+    header = ["row", f"{_NAMES.get(main, main)} published", "measured", f"difference to {made['plain']}", "verdict"]
+    header += [f"{_NAMES.get(metric, metric)}{word}" for metric in others for word in _columns(cells, metric)]
+    lines = []
+    for row in rows:
+        first = cells.get((row, main))
+        line = [row + (" (ours)" if any(cells[key]["ours"] for key in cells if key[0] == row) else "")]
+        line += ["", "", "", ""] if first is None else [
+            first["published"] or "",
+            _measured(first, main),
+            _interval(first["difference"], main),
+            (first["difference"] or {}).get("verdict", ""),
+        ]  # fmt: skip
+        for metric in others:
+            entry = cells.get((row, metric))
+            for word in _columns(cells, metric):
+                line.append("" if entry is None else entry["published"] or "" if word else _measured(entry, metric))
+        lines.append(line)
+    any_cell = next(iter(cells.values()))
+    seeds = max(cell["seeds"] for cell in cells.values())
+    beside = any_cell["beside"]
+    stands = f", beside the published {beside}" if beside not in (None, place[1]) else ""
+    title = f"## {place[0]}, {place[1]}{stands} ({seeds} seed{'s' if seeds != 1 else ''})"
+    return f"{title}\n\n{lines_of(header, lines)}"
+
+
+def _columns(cells: Mapping[tuple[str, str], Mapping[str, Any]], metric: str) -> list[str]:
+    """A column for what is published, if anything is, and one for what was measured."""
+    there = any(cell["published"] for (_, name), cell in cells.items() if name == metric)
+    return [" published", ""] if there else [""]
+
+
+def _measured(entry: Mapping[str, Any], metric: str) -> str:
+    spread = f" ± {_number(entry['sd'], metric)}" if entry["sd"] is not None else ""
+    return _number(entry["mean"], metric) + spread
+
+
+def _audit(made: Mapping[str, Any]) -> str:
+    lines = [
+        [entry["row"], f"{entry['dataset']}, {entry['size']}", _interval(entry["cost"], "accuracy"),
+         str(entry["cost"]["seeds"]), entry["verdict"]]
+        for entry in made["audit"]
+    ]  # fmt: skip
+    words = f"Points of accuracy that the published label mistake costs, with {100 * made['level']:g} % intervals."
+    header = ["baseline", "data", "cost of the mistake", "seeds", "verdict"]
+    return f"## The label mistake\n\n{words}\n\n{lines_of(header, lines)}"
+
+
+def _orders(made: Mapping[str, Any]) -> str:
+    lines = [
+        [f"{order['dataset']}, {order['size']}", " > ".join(order["published"]), " > ".join(order["measured"]),
+         f"{order['same_side']} of {order['pairs']}", f"{order['shown']} / {order['against']}", order["verdict"]]
+        for order in made["orders"]
+    ]  # fmt: skip
+    header = ["data", "published order", "measured order", "pairs on the same side", "shown / against", "published order"]
+    return f"## Does the published order hold?\n\n{lines_of(header, lines)}"
+
+
+def _claims(made: Mapping[str, Any]) -> str:
+    lines = []
+    for claim in made["claims"]:
+        published, metric = claim["published"], claim["metric"]
+        size = published["difference"] if published["difference"] is not None else published["ratio"]
+        detail = "; ".join(
+            f"{pair['above']} to {pair['below']} ({pair['where']}): "
+            + (f"{pair['ratio']:.2f} times" if "ratio" in pair else _interval(pair["difference"], metric))
+            for pair in [each for each in claim["pairs"] if "difference" in each][:4]
+        )
+        shown = f"{published['pairs_that_hold']} of {published['pairs_known']}" if published["pairs_known"] else "-"
+        lines.append([claim["says"], "" if size is None else f"{size:g}", shown, claim["tested"], claim["verdict"], detail])
+    header = ["the paper says", "published size", "pairs in its own numbers", "tested", "verdict", "measured (first four)"]
+    return f"## What the paper says\n\n{lines_of(header, lines)}"
+
+
+def _rest(made: Mapping[str, Any]) -> str:
+    """What is missing, what is ours, remarks and the command."""
+    parts = []
+    left = [f"- {each['what']}: {each['why']}" for each in (*made["not_run"], *made["failed"])]
+    if made["missing"]:
+        left.insert(0, f"- {made['missing']} trainings have not been done yet: the same command does the rest")
+    if left:
+        parts.append("## Not run\n\n" + "\n".join(left))
+    if made["cut"]:
+        parts.append("## Left out on the command line\n\n" + "\n".join(f"- {text}" for text in made["cut"]))
+    if made["unstated"]:
+        ours = ", ".join(f"{name} {value}" for name, value in made["unstated"].items())
+        parts.append(f"## Ours\n\nNot stated in the paper, so ours unless the scale has others: {ours}.")
+    if made["notes"]:
+        parts.append("## Remarks\n\n" + "\n".join(f"- {text}" for text in made["notes"]))
+    parts.append(f"## Command\n\n```\n{' '.join(made['command'])}\n```")
+    return "\n\n".join(parts)

@@ -1,0 +1,144 @@
+"""Run a protocol on the compare engine: plan its cells, train those without a record, write its tables.
+
+A run's folder:
+
+    FOLDER/run.json        what was asked for: the experiment, its cells by place and record, what is not run and why
+    FOLDER/records/        the records of `mixwell compare` (or elsewhere, with --records: experiments can share them)
+    FOLDER/splits/         which row of the data is in which split
+    FOLDER/table.json      what was measured beside what is published; see `tables`
+    FOLDER/table.md        the same to read
+    FOLDER/figure.svg      of figures
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mixwell.errors import RunError
+from mixwell.files import write_json
+from mixwell.papers.planning import FORMAT, Request, plan
+from mixwell.papers.protocols import get
+
+if TYPE_CHECKING:
+    from mixwell.compare.engine import Engine
+    from mixwell.compare.live import View
+
+def run(
+    request: Request,
+    folder: str | Path | None = None,
+    *,
+    records: str | Path | None = None,
+    engine: Callable[[], Engine] | None = None,
+    view: View | None = None,
+    retry_failed: bool = False,
+    new_data: bool = False,
+    level: float = 0.95,
+) -> Mapping[str, Any]:
+    """Run a protocol, or what is left of it, and write its tables; returns what table.json holds.
+
+    Args:
+        request: what is asked for.
+        folder: of the run; None for `runs/NAME-SCALE`.
+        records: the folder of the records; None for `records` in the run's.
+        engine: makes the engine; None trains in this process.
+        view: is told what happens.
+        retry_failed: try cells again that failed before.
+        new_data: go on although the data changed.
+        level: of the intervals.
+
+    Raises:
+        MixwellError: something cannot be used; cells that fail are listed in the table instead.
+    """
+    from mixwell.compare.engine import InlineEngine
+    from mixwell.compare.live import View
+    from mixwell.compare.records import Records
+    from mixwell.compare.schedule import check_data, execute
+    from mixwell.papers import output
+
+    path = Path(folder or request.folder())
+    check_folder(path, request.name)
+    experiment = get(request.name)
+    if not experiment.trained:
+        from mixwell.papers import figures
+
+        return figures.run(experiment, request, path)
+    view = view or View()
+    place = Records(records or path / "records")
+    place.check_usable()
+    made = plan(request, path / "splits")
+    for text in made.notes:
+        view.note(text)
+    for each in made.not_run:
+        view.note(f"not run: {each['what']}: {each['why']}")
+    where = "records" if records is None else str(Path(records).expanduser().resolve())
+    write_json(path / "run.json", made.to_dict(where))
+    place.create()
+    check_data(place, made.cells, new_data=new_data)
+    execute(made.cells, place, engine() if engine else InlineEngine(), view, retry_failed=retry_failed)
+    return output.write(path, level=level)
+
+
+def check_folder(path: Path, name: str) -> None:
+    """Raise `RunError` if a folder is in use for something else."""
+    from mixwell.runs import read_json
+
+    if not path.exists():
+        return
+    if not path.is_dir():
+        raise RunError(f"output {path} is a file; name another folder with --output")
+    if (path / "run.json").is_file():
+        found = read_json(path / "run.json", FORMAT, "the folder of a paper's run").get("experiment")
+        if found != name:
+            raise RunError(f"output {path} is the run of {found}, not of {name}; name another folder with --output")
+    elif any(path.iterdir()) and {each.name for each in path.iterdir()} - {"records", "splits"}:
+        raise RunError(f"output {path} is not the folder of a paper's run and not empty; name another with --output")
+
+
+def rerun(
+    folder: str | Path, data: str | None, number: int = 0, model: str | None = None, cache_dir: str | None = None
+) -> tuple[bool, list[str]]:
+    """Train one cell of a run or of a pack again.
+
+    Args:
+        folder: of the run or the pack.
+        data: the folder with one folder for each data set.
+        number: which of the cells with a record, from 0.
+        model: where the model is now, if it was a folder.
+        cache_dir: for tokenised texts.
+
+    Returns:
+        Whether all test metrics are the very numbers of the record, and lines that say so.
+
+    Raises:
+        MixwellError: the cell cannot be trained here, or data or weights are others.
+    """
+    import tempfile
+
+    from mixwell.compare.cell import Cache, run_cell
+    from mixwell.papers.measured import read
+
+    found = read(folder)
+    if not 0 <= number < len(found.cells):
+        raise RunError(f"{folder}: has {len(found.cells)} trainings with a record, and none of number {number}")
+    cell, asked = found.cells[number], found.run["request"]
+    request = Request(
+        found.run["experiment"], found.run["scale"], data, model or asked["model"], asked["hub"],
+        () if cell.dataset == "sample" else (cell.dataset,), (), cell.seed + 1, cache_dir=cache_dir,
+    )  # fmt: skip
+    with tempfile.TemporaryDirectory() as place:
+        made = plan(request, Path(place))
+        specs = {spec.key: spec for spec in made.cells}
+        if cell.key not in specs:
+            raise RunError(
+                f"{folder}: {cell.dataset}, {cell.size}, {cell.row}, seed {cell.seed} is another cell here: data, "
+                f"weights or the protocol changed since it was recorded"
+            )
+        again = run_cell(specs[cell.key], Cache(cache_dir)).result["test"]["before"]
+    before = cell.result["test"]["before"]
+    lines = [f"{cell.dataset}, {cell.size}, {cell.row}, seed {cell.seed} (cell {cell.key[:12]})"]
+    lines += [f"{name:<14} recorded {before[name]:.8f}  now {again[name]:.8f}" for name in before]
+    same = all(before[name] == again[name] for name in before)
+    lines.append("the same numbers" if same else "other numbers: another machine, thread count or version?")
+    return same, lines
