@@ -268,6 +268,16 @@ def test_parallel_blocks():
     mixwell.attach(model, "tmix").detach()
 
 
+def test_sandwich_norm():
+    """Gemma-2 norms what attention returns before it adds the residual: no stream to mix there."""
+    config = tf.Gemma2Config(
+        vocab_size=60, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=2, head_dim=8,
+        intermediate_size=24, max_position_embeddings=40, pad_token_id=0, bos_token_id=1, eos_token_id=2,
+    )  # fmt: skip
+    with pytest.raises(UnsupportedModelError, match="parallel or sandwich-norm"):
+        mixwell.attach(tf.Gemma2ForSequenceClassification(config), "amplify")
+
+
 def test_a_soft_loss_is_not_mixed_silently():
     model, batch = zoo.tiny("deberta-v2"), zoo.batch("deberta-v2", task="multi_label")
     mixwell.attach(model, "amplify")

@@ -138,6 +138,7 @@ class Mixer:
         self.checked: set[str] = set()
         self._handles: list[Any] = []
         self._names = _forward_names(model)
+        self._adapters = _adapters(model)
         self._install()
         try:
             method.prove(self)
@@ -350,6 +351,11 @@ class Mixer:
             self._off = True
             return None
         self._off = False
+        if _adapters(self.model) != self._adapters:
+            raise AttachError(
+                "PEFT adapters were added or removed after attach; call mixer.detach(), then get_peft_model, then attach "
+                "to the model it returns"
+            )
         inputs = {**dict(zip(self._names, args)), **kwargs}
         items = inputs.pop("num_items_in_batch", None)
         labels = self._take_labels(inputs)
@@ -417,8 +423,9 @@ class Mixer:
         if not step.plan.trivial and step.fired != len(self.sites):
             raise UnsupportedModelError(
                 f"{step.fired} of {len(self.sites)} points of {self.method.name!r} were reached in this forward of "
-                f"{type(self.model).__name__}: were modules replaced after attach (wrap with PEFT first), or is layer "
-                f"drop on (set it to 0)?"
+                f"{type(self.model).__name__}: were modules replaced after attach, is layer drop on (set it to 0), was "
+                f"the model compiled before attach (attach first), or does a compiled model use gradient checkpointing "
+                f"(turn one of them off)?"
             )
 
     def _second_forward(self, step: Step) -> Tensor:
@@ -747,7 +754,17 @@ class _Backward:
 
 
 def _forward_names(model: nn.Module) -> list[str]:
-    return list(_inspect.signature(type(base_model(model)).forward).parameters)[1:]
+    """Return the names of the positional arguments: the wrapper's own, or those of the model it passes them on to."""
+    for module in (model, base_model(model)):
+        parameters = list(_inspect.signature(type(module).forward).parameters.values())[1:]
+        if names := [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]:
+            return names
+    return []
+
+
+def _adapters(model: nn.Module) -> list[str]:
+    """Return the names of the PEFT adapters in a model; PEFT leaves them on the model it changes."""
+    return list(getattr(base_model(model), "peft_config", None) or ())
 
 
 def _with_loss(output: Any, loss: Tensor) -> Any:

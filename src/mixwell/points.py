@@ -458,7 +458,7 @@ def _stream(
             layouts.append("post-norm, residual and norm inside the attention module")
         elif following is None or attention.output is None or block.input is None:
             return (), "unknown", f"block {block.name!r} calls no norm after its attention"
-        elif _close(following.input, attention.output):
+        elif _close(following.input, attention.output) and _adds_residual(calls, attention, block):
             sites.append((attention, "output", block))
             layouts.append("residual inside the attention module")
         elif _close(following.input, attention.output + block.input):
@@ -479,6 +479,14 @@ def _stream(
         for point, (_, how, block) in zip(_number("attention", [site for site, _, _ in sites], stacks), sites)
     )
     return points, ", ".join(sorted(set(layouts))), ""
+
+
+def _adds_residual(calls: list[_Call], attention: _Call, block: _Call) -> bool:
+    """Tell whether an attention module returns its projection plus the block's input (T5), not the projection alone."""
+    raw = _last_projection(calls, attention)
+    if raw is None or raw.output is None or block.input is None:
+        return False
+    return _close(attention.output, raw.output + block.input)
 
 
 def _dropout_between(model: nn.Module, inputs: dict[str, Tensor], stream: tuple[Point, ...]) -> str:
