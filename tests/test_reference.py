@@ -15,11 +15,22 @@ FIXED = torch.tensor([1, 0, 2, 5, 4, 3])
 SEP, UNUSED, PAD = 102, 1, 0
 
 
-@pytest.fixture(scope="module", params=["eager", "sdpa"])
-def model(request):
-    made = zoo.minilm()
-    made.set_attn_implementation(request.param)
-    return made
+@pytest.fixture(scope="module")
+def model():
+    return zoo.minilm()  # with scaled dot product attention, the default
+
+
+@pytest.mark.parametrize("name", ["none", "amplify", "attentionmix"])
+def test_eager_attention_too(batch, name):
+    model = zoo.minilm()
+    model.set_attn_implementation("eager")
+    slow = {
+        "none": lambda plan: reference.plain(model, batch),
+        "amplify": lambda plan: reference.amplify(model, batch, lam=0.7, perm=PERM),
+        "attentionmix": lambda plan: reference.attentionmix(model, batch, perm=PERM),
+    }[name]
+    pin = {"none": {}, "amplify": dict(lam=0.7, permutation=PERM), "attentionmix": dict(permutation=PERM)}[name]
+    check(model, batch, name, {}, slow, pin=pin)
 
 
 @pytest.fixture(scope="module")

@@ -25,18 +25,14 @@ from mixwell.errors import (
     UnpaidLossError,
     UnsupportedModelError,
 )
+from mixwell.hooks import After, Backward, Before, BlockInput, Guard, Hook, PointHook, Reached, WordIds, inert
 from mixwell.loss import Criterion, check_labels, check_reproduces, task_kind
 from mixwell.methods import Method, build
 from mixwell.plan import Plan, check_permutation, draw_permutation, generator, take_seed
 from mixwell.points import Point, Points, base_config, base_model, find_points, logits_of, probe_inputs, training_flags
-from mixwell.step import Payment, Step, first_input, replace_input
+from mixwell.step import Payment, Step
 
 _MIXERS: weakref.WeakSet[Mixer] = weakref.WeakSet()
-_WAY_OUT = (
-    "give the labels to the model (model(**batch) with labels=), or compute the loss with mixer.loss(logits, labels) "
-    "or Trainer(compute_loss_func=mixer.compute_loss). Trainer's label_smoothing_factor takes the labels away: use "
-    "attach(..., label_smoothing=...) instead"
-)
 
 
 def attach(model: nn.Module, method: str | Method, **options: Any) -> Mixer:
@@ -94,7 +90,7 @@ def _check_attachable(model: nn.Module) -> None:
             )
     for module in model.modules():
         for hooks in (module._forward_hooks, module._forward_pre_hooks):
-            for key in [key for key, hook in hooks.items() if hook is _inert]:
+            for key in [key for key, hook in hooks.items() if hook is inert]:
                 del hooks[key]  # left in a copy of an attached model
 
 
@@ -154,24 +150,24 @@ class Mixer:
         for number, point in enumerate(self.sites):
             by_module.setdefault((point.module, point.how), {})[point.call] = (number, point)
         for (module, _), turns in by_module.items():
-            hook = _PointHook(self, turns, self.points.calls.get(module, 1))
+            hook = PointHook(self, turns, self.points.calls.get(module, 1))
             # First in line, so that transformers' own capture hooks record what was mixed.
             before = hook.how in ("input", "last")
             self._hook(module.register_forward_pre_hook if before else module.register_forward_hook, hook, prepend=True)
         for block in {point.block for point in self.sites if point.how == "residual"}:
             assert block is not None
-            self._hook(block.register_forward_pre_hook, _BlockInput(self))
+            self._hook(block.register_forward_pre_hook, BlockInput(self))
         if self.method.mixes and not self.sites:
             # Nothing else would notice a call that goes around the attached model's hooks.
-            self._hook(self.points.get("block")[0].module.register_forward_pre_hook, _Guard(self))
+            self._hook(self.points.get("block")[0].module.register_forward_pre_hook, Guard(self))
         if self.points.words is not None:
-            self._hook(self.points.words.register_forward_pre_hook, _WordIds(self))
-        self._hook(self.model.register_forward_pre_hook, _Before(self))
-        self._hook(self.model.register_forward_hook, _After(self), always_call=True)
+            self._hook(self.points.words.register_forward_pre_hook, WordIds(self))
+        self._hook(self.model.register_forward_pre_hook, Before(self))
+        self._hook(self.model.register_forward_hook, After(self), always_call=True)
         self.attached = True
         _MIXERS.add(self)
 
-    def _hook(self, register: Any, hook: _Hook, **how: Any) -> None:
+    def _hook(self, register: Any, hook: Hook, **how: Any) -> None:
         handle = register(hook, with_kwargs=True, **how)
         hook.number = handle.id
         self._handles.append(handle)
@@ -353,8 +349,8 @@ class Mixer:
         self._off = False
         if _adapters(self.model) != self._adapters:
             raise AttachError(
-                "PEFT adapters were added or removed after attach; call mixer.detach(), then get_peft_model, then attach "
-                "to the model it returns"
+                "PEFT adapters were added or removed after attach; call mixer.detach(), then get_peft_model, then "
+                "attach to the model it returns"
             )
         inputs = {**dict(zip(self._names, args)), **kwargs}
         items = inputs.pop("num_items_in_batch", None)
@@ -410,7 +406,7 @@ class Mixer:
         step.remember(logits)
         for tensor in _tensors(output):
             if tensor.requires_grad:
-                tensor.register_hook(_Backward(self, step))
+                tensor.register_hook(Backward(self, step))
         if step.labels is not None:
             return _with_loss(output, self._pay(step, logits, step.labels, step.items))
         self._unpaid.add(step)
@@ -439,7 +435,7 @@ class Mixer:
         assert logits is not None
         self._check_fired(step)
         if logits.requires_grad:
-            logits.register_hook(_Backward(self, step))
+            logits.register_hook(Backward(self, step))
         return logits
 
     def _pay(self, step: Step, logits: Tensor, labels: Tensor, items: Tensor | int | None) -> Tensor:
@@ -457,7 +453,7 @@ class Mixer:
         if step.second is not None:
             step.second.payment = step.payment
         if not step.payment.reached:
-            loss.register_hook(_Reached(step.payment))
+            loss.register_hook(Reached(step.payment))
         return loss
 
     def _loss_of(
@@ -600,157 +596,6 @@ class _Pin:
     permutation: Tensor | None = None
     site: int | None = None
     in_eval: bool = False
-
-
-# --- hooks ---------------------------------------------------------------------------------------------------------
-
-
-def _inert(*args: Any, **kwargs: Any) -> None:
-    """What a hook becomes in a copy of the model."""
-
-
-def _make_inert(number: int) -> Any:
-    """Unpickle a hook: inert, and its number not given to another hook, whose flags it would lend."""
-    handles = torch.utils.hooks.RemovableHandle
-    handles.next_id = max(handles.next_id, number + 1)
-    return _inert
-
-
-class _Hook:
-    """A hook that copies and pickles of the model do not carry along."""
-
-    number = 0
-
-    def __init__(self, mixer: Mixer) -> None:
-        self.mixer = mixer
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        return _inert
-
-    def __reduce__(self) -> tuple[Any, tuple[int]]:
-        return _make_inert, (self.number,)
-
-
-class _Before(_Hook):
-    @torch.compiler.disable
-    def __call__(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
-        return self.mixer._before(module, args, kwargs)
-
-
-class _After(_Hook):
-    @torch.compiler.disable
-    def __call__(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
-        return self.mixer._after(output)
-
-
-class _WordIds(_Hook):
-    """Looks up other words than the ids that the model counts its positions by."""
-
-    def __call__(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
-        step = self.mixer._forward
-        if step is None or "word_ids" not in step.scratch:
-            return None
-        return (step.scratch["word_ids"], *args[1:]), kwargs
-
-
-class _Guard(_Hook):
-    """Raises where a part of the model is called in training outside a forward of the whole."""
-
-    def __call__(self, module: nn.Module, args: Any, kwargs: Any) -> None:
-        self.mixer.step_at(module)
-
-
-class _BlockInput(_Hook):
-    """Keeps a pre-norm block's input for the hook on its attention."""
-
-    def __call__(self, module: nn.Module, args: Any, kwargs: Any) -> None:
-        step, _ = self.mixer.step_at(module)
-        if step is not None:
-            step.scratch[module] = first_input(args, kwargs)
-
-
-class _PointHook(_Hook):
-    """Mixes at one module: its output, its input, or its output plus the block's input."""
-
-    def __init__(self, mixer: Mixer, turns: dict[int, tuple[int, Point]], calls: int) -> None:
-        super().__init__(mixer)
-        self.turns = turns
-        self.calls = calls
-        self.how = next(iter(turns.values()))[1].how
-
-    def __call__(self, module: nn.Module, args: Any, kwargs: Any, output: Any = None) -> Any:
-        mixer = self.mixer
-        step, recomputing = mixer.step_at(module)
-        if step is None:
-            return None
-        plan = step.plan
-        assert plan is not None
-        if plan.trivial:
-            return None
-        turn = 0
-        if self.calls > 1:
-            if recomputing:
-                raise AttachError(
-                    f"{type(module).__name__} is shared by {self.calls} blocks; gradient checkpointing cannot tell "
-                    f"which one it recomputes. Turn checkpointing off for this model"
-                )
-            turn = step.turns.get(self, 0)
-            step.turns[self] = turn + 1
-            if turn not in self.turns:
-                return None
-        number, _ = self.turns[turn]
-        if not recomputing:
-            step.fired += 1
-        # A compiled graph must not depend on what was drawn: there, points not chosen mix with weight 1.
-        if not torch.compiler.is_compiling() and not plan.active[number]:
-            return None
-        if self.how == "input":
-            x = first_input(args, kwargs)
-            return replace_input(args, kwargs, mixer.method.mix(x, plan, number, step))
-        if self.how == "last":
-            x = first_input(args, kwargs)
-            rows, last = torch.arange(x.shape[0], device=x.device), step.last
-            mixed = mixer.method.mix(x[rows, last], plan, number, step)
-            return replace_input(args, kwargs, x.index_put((rows, last), mixed))
-        x = output if isinstance(output, Tensor) else output[0]
-        if x.shape[0] != plan.permutation.shape[0]:
-            raise BatchError(
-                f"{type(module).__name__} works on {x.shape[0]} rows but the batch has {plan.permutation.shape[0]}"
-            )
-        if self.how == "residual":
-            stream = x + step.scratch[self.turns[turn][1].block]
-            mixed = x + (mixer.method.mix(stream, plan, number, step) - stream)
-        else:
-            mixed = mixer.method.mix(x, plan, number, step)
-        return mixed if isinstance(output, Tensor) else (mixed, *output[1:])
-
-
-class _Reached:
-    """Notes that backward came through the mixed loss."""
-
-    def __init__(self, payment: Payment) -> None:
-        self.payment = payment
-
-    def __call__(self, gradient: Tensor) -> None:
-        self.payment.reached = True
-
-
-class _Backward:
-    """Makes a forward's plan current again when backward reaches its outputs, and sees that its loss was used."""
-
-    def __init__(self, mixer: Mixer, step: Step) -> None:
-        self.mixer = mixer
-        self.step = step
-
-    def __call__(self, gradient: Tensor) -> None:
-        mixer, payment = self.mixer, self.step.payment
-        if payment is None or not payment.reached:
-            how = "the loss does not mix its labels" if payment is None else "backward does not come from out.loss"
-            raise UnpaidLossError(f"the forward was mixed by {mixer.method.name!r} but {how}; {_WAY_OUT}")
-        if not mixer.attached and getattr(base_model(mixer.model), "is_gradient_checkpointing", False):
-            raise AttachError("gradient checkpointing recomputes the forward in backward: call backward before detach")
-        mixer._backward = self.step
-        torch.autograd.Variable._execution_engine.queue_callback(mixer._end_backward)
 
 
 def _forward_names(model: nn.Module) -> list[str]:

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import threading
-import time
 from collections.abc import MutableMapping
 from multiprocessing.connection import Connection, wait
 from typing import Any
-
-_GRACE = 2.0  # seconds for an orderly end
 
 
 def set_threads(environment: MutableMapping[str, str], threads: int) -> None:
@@ -41,13 +37,16 @@ def main(connection: Connection, number: int, threads: int, devices: int, cache_
         cache_dir: for tokenised texts.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all; the parent decides
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(1))  # an orderly end: temporary folders are removed
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # ends at once: a worker holds neither locks nor files half written
     threading.Thread(target=_die_with_parent, daemon=True).start()
     set_threads(os.environ, threads)
     set_device(os.environ, number, devices)
     import torch
 
     torch.set_num_threads(threads)
+    from tqdm.std import tqdm  # type: ignore[import-untyped,unused-ignore]
+
+    tqdm.set_lock(threading.RLock())  # its own lock is a semaphore that a killed process leaves behind
     from mixwell.compare.cell import Cache, preload, run_cell
     from mixwell.compare.engine import failure_of
     from mixwell.compare.spec import CellSpec
@@ -79,6 +78,4 @@ def _die_with_parent() -> None:
     parent = multiprocessing.parent_process()
     if parent is not None:
         wait([parent.sentinel])
-        os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(_GRACE)
         os._exit(1)

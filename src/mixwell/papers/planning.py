@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from mixwell.compare.spec import CellSpec, Sample, candidate
 from mixwell.errors import DataError, MixwellError, OptionError, nearest
 from mixwell.papers import sources
-from mixwell.papers.protocols import MODELS, Experiment, Run, get
+from mixwell.papers.protocols import MODELS, Experiment, Located, Run, get
 
 if TYPE_CHECKING:
     from mixwell.data import TextData
@@ -127,7 +127,8 @@ def plan(request: Request, splits: Path) -> Plan:
     made = Plan(experiment, request)
     runs = _wanted(made)
     _explain_scale(made, runs)
-    problems = []
+    problems: list[str] = []
+    fits: dict[str, str] = {}
     with quiet_libraries():
         for key in dict.fromkeys(run.dataset for run in runs):
             dataset = experiment.dataset(key)
@@ -137,8 +138,8 @@ def plan(request: Request, splits: Path) -> Plan:
                 made.leave_out(dataset.title, located.problem)
                 continue
             if dataset.difference:
-                made.notes.append(f"{dataset.title}: {dataset.difference}.")
-            _add(made, [run for run in runs if run.dataset == key], located, splits)
+                made.notes.append(f"{dataset.title}: {dataset.difference.rstrip('.')}.")
+            _add(made, [run for run in runs if run.dataset == key], located, splits, fits)
     if not made.cells:
         reasons = problems or [f"{each['what']}: {each['why']}" for each in made.not_run]
         raise DataError(f"{experiment.name}: nothing can run. {'; '.join(reasons)}")
@@ -211,7 +212,7 @@ def _depth(name: str) -> int | None:
     return getattr(config, "num_hidden_layers", None)
 
 
-def _add(made: Plan, runs: Sequence[Run], located: Any, splits: Path) -> None:
+def _add(made: Plan, runs: Sequence[Run], located: Located, splits: Path, fits: dict[str, str]) -> None:
     """Make the cells of one data set; all rows of a seed come before the next seed."""
     dataset = made.experiment.dataset(runs[0].dataset)
     cuts: dict[int, tuple[Any, TextData]] = {}
@@ -226,7 +227,7 @@ def _add(made: Plan, runs: Sequence[Run], located: Any, splits: Path) -> None:
             )
             cuts[cut] = source, source.load()
         source, data = cuts[cut]
-        fit = fit or _Model(made, run.model, data)
+        fit = fit or _Model(made, run.model, data, fits)
         sample = Sample(run.fraction, None, run.max_train)
         sample = sample if sample.whole else dataclasses.replace(sample, seed=run.seed)
         if (cut, sample) not in samples:
@@ -240,7 +241,7 @@ def _add(made: Plan, runs: Sequence[Run], located: Any, splits: Path) -> None:
 class _Model:
     """The model of a run on one data set, for what cells have to know about it."""
 
-    def __init__(self, made: Plan, name: str, data: TextData) -> None:
+    def __init__(self, made: Plan, name: str, data: TextData, fits: dict[str, str]) -> None:
         from mixwell import models
         from mixwell.compare.planning import weights_fingerprint
         from mixwell.papers.tiny import tiny_folder
@@ -252,7 +253,7 @@ class _Model:
         self.loaded = models.load(self.name, task=data.task, labels=data.labels)
         self.weights = weights_fingerprint(self.loaded.source, self.loaded.commit)
         self.rate = models.default_learning_rate(self.loaded.parameters)
-        self.fits: dict[str, str] = {}
+        self.fits = fits  # label of method and options -> empty if it fits, else why not
 
     def cell(self, run: Run, source: Any, data: TextData, sample: Sample, sampled: str) -> CellSpec | None:
         """The cell of a run; None if its method does not go with the model, which is noted."""
@@ -295,16 +296,17 @@ def _explain_scale(made: Plan, runs: Sequence[Run]) -> None:
                        "random model")  # fmt: skip
         return
     chosen = experiment.scales.get(scale)
-    asked = {
-        "data set": ([each.key for each in experiment.datasets if each.derived is None], chosen and chosen.datasets),
-        "row": ([row.label for row in experiment.rows if row.derived is None], chosen and chosen.rows),
-        "size": (list(experiment.sizes), chosen and chosen.sizes),
+    known = [each.what for each in experiment.not_run]
+    keys = [each.key for each in experiment.datasets if each.derived is None and each.title not in known]
+    asked: dict[str, tuple[Sequence[str], Sequence[str]]] = {
+        "data sets": (keys, chosen.datasets if chosen else ()),
+        "rows": ([row.label for row in experiment.rows if row.derived is None], chosen.rows if chosen else ()),
+        "sizes": (experiment.sizes, chosen.sizes if chosen else ()),
     }
     for what, (whole, kept) in asked.items():
-        for name in whole:
-            if kept and name not in kept:
-                title = experiment.dataset(name).title if what == "data set" else repr(name)
-                made.leave_out(title if what == "data set" else f"{what} {title}", f"not part of scale {scale}")
+        left = [repr(name) if what == "rows" else name for name in whole if kept and name not in kept]
+        if left:
+            made.leave_out(f"{what} {', '.join(left)}", f"not part of scale {scale}")
     skips = (*experiment.skip, *(chosen.skip if chosen else ()))
     for skip in skips:
         parts = [", ".join(each) for each in (skip.rows, skip.datasets, skip.sizes) if each]

@@ -1,0 +1,176 @@
+"""The hooks: the other half of the mixer, called by torch where the model is called.
+
+They are callables of this module, so that a copy or a pickle of the model can do without them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from mixwell.errors import AttachError, BatchError, UnpaidLossError
+from mixwell.points import Point, base_model
+from mixwell.step import Payment, Step, first_input, replace_input
+
+if TYPE_CHECKING:
+    from mixwell.mixer import Mixer
+
+_WAY_OUT = (
+    "give the labels to the model (model(**batch) with labels=), or compute the loss with mixer.loss(logits, labels) "
+    "or Trainer(compute_loss_func=mixer.compute_loss). Trainer's label_smoothing_factor takes the labels away: use "
+    "attach(..., label_smoothing=...) instead"
+)
+
+
+def inert(*args: Any, **kwargs: Any) -> None:
+    """What a hook becomes in a copy of the model."""
+
+
+def make_inert(number: int) -> Any:
+    """Unpickle a hook: inert, and its number not given to another hook, whose flags it would lend."""
+    handles = torch.utils.hooks.RemovableHandle
+    handles.next_id = max(handles.next_id, number + 1)
+    return inert
+
+
+class Hook:
+    """A hook that copies and pickles of the model do not carry along."""
+
+    number = 0
+
+    def __init__(self, mixer: Mixer) -> None:
+        self.mixer = mixer
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        return inert
+
+    def __reduce__(self) -> tuple[Any, tuple[int]]:
+        return make_inert, (self.number,)
+
+
+class Before(Hook):
+    """Opens a forward of the attached model."""
+
+    @torch.compiler.disable
+    def __call__(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
+        return self.mixer._before(module, args, kwargs)
+
+
+class After(Hook):
+    """Closes a forward of the attached model."""
+
+    @torch.compiler.disable
+    def __call__(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
+        return self.mixer._after(output)
+
+
+class WordIds(Hook):
+    """Looks up other words than the ids that the model counts its positions by."""
+
+    def __call__(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
+        step = self.mixer._forward
+        if step is None or "word_ids" not in step.scratch:
+            return None
+        return (step.scratch["word_ids"], *args[1:]), kwargs
+
+
+class Guard(Hook):
+    """Raises where a part of the model is called in training outside a forward of the whole."""
+
+    def __call__(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        self.mixer.step_at(module)
+
+
+class BlockInput(Hook):
+    """Keeps a pre-norm block's input for the hook on its attention."""
+
+    def __call__(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        step, _ = self.mixer.step_at(module)
+        if step is not None:
+            step.scratch[module] = first_input(args, kwargs)
+
+
+class PointHook(Hook):
+    """Mixes at one module: its output, its input, or its output plus the block's input."""
+
+    def __init__(self, mixer: Mixer, turns: dict[int, tuple[int, Point]], calls: int) -> None:
+        super().__init__(mixer)
+        self.turns = turns
+        self.calls = calls
+        self.how = next(iter(turns.values()))[1].how
+
+    def __call__(self, module: nn.Module, args: Any, kwargs: Any, output: Any = None) -> Any:
+        mixer = self.mixer
+        step, recomputing = mixer.step_at(module)
+        if step is None:
+            return None
+        plan = step.plan
+        assert plan is not None
+        if plan.trivial:
+            return None
+        turn = 0
+        if self.calls > 1:
+            if recomputing:
+                raise AttachError(
+                    f"{type(module).__name__} is shared by {self.calls} blocks; gradient checkpointing cannot tell "
+                    f"which one it recomputes. Turn checkpointing off for this model"
+                )
+            turn = step.turns.get(self, 0)
+            step.turns[self] = turn + 1
+            if turn not in self.turns:
+                return None
+        number, _ = self.turns[turn]
+        if not recomputing:
+            step.fired += 1
+        # A compiled graph must not depend on what was drawn: there, points not chosen mix with weight 1.
+        if not torch.compiler.is_compiling() and not plan.active[number]:
+            return None
+        if self.how == "input":
+            x = first_input(args, kwargs)
+            return replace_input(args, kwargs, mixer.method.mix(x, plan, number, step))
+        if self.how == "last":
+            x = first_input(args, kwargs)
+            rows, last = torch.arange(x.shape[0], device=x.device), step.last
+            mixed = mixer.method.mix(x[rows, last], plan, number, step)
+            return replace_input(args, kwargs, x.index_put((rows, last), mixed))
+        x = output if isinstance(output, Tensor) else output[0]
+        if x.shape[0] != plan.permutation.shape[0]:
+            raise BatchError(
+                f"{type(module).__name__} works on {x.shape[0]} rows but the batch has {plan.permutation.shape[0]}"
+            )
+        if self.how == "residual":
+            stream = x + step.scratch[self.turns[turn][1].block]
+            mixed = x + (mixer.method.mix(stream, plan, number, step) - stream)
+        else:
+            mixed = mixer.method.mix(x, plan, number, step)
+        return mixed if isinstance(output, Tensor) else (mixed, *output[1:])
+
+
+class Reached:
+    """Notes that backward came through the mixed loss."""
+
+    def __init__(self, payment: Payment) -> None:
+        self.payment = payment
+
+    def __call__(self, gradient: Tensor) -> None:
+        self.payment.reached = True
+
+
+class Backward:
+    """Makes a forward's plan current again when backward reaches its outputs, and sees that its loss was used."""
+
+    def __init__(self, mixer: Mixer, step: Step) -> None:
+        self.mixer = mixer
+        self.step = step
+
+    def __call__(self, gradient: Tensor) -> None:
+        mixer, payment = self.mixer, self.step.payment
+        if payment is None or not payment.reached:
+            how = "the loss does not mix its labels" if payment is None else "backward does not come from out.loss"
+            raise UnpaidLossError(f"the forward was mixed by {mixer.method.name!r} but {how}; {_WAY_OUT}")
+        if not mixer.attached and getattr(base_model(mixer.model), "is_gradient_checkpointing", False):
+            raise AttachError("gradient checkpointing recomputes the forward in backward: call backward before detach")
+        mixer._backward = self.step
+        torch.autograd.Variable._execution_engine.queue_callback(mixer._end_backward)
