@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from mixwell import cli
+from mixwell import cli, options
 from mixwell.errors import MixwellError, OptionError
 from test_training import calm, data_file, run_command, tiny  # noqa: F401
 
@@ -111,7 +111,7 @@ def test_typed_options() -> None:
         hints = {"whole": int, "real": float, "flag": bool, "layers": list[int] | None, "name": str,
                  "extra": dict | None, "either": int | str}  # fmt: skip
         Options.__annotations__ = hints
-        return cli.typed_options(list(pairs), Options, "option")
+        return options.typed_options(list(pairs), Options, "option")
 
     assert read("whole=3", "real=1e-3", "flag=yes", "layers=1,2", "name=a=b") == {
         "whole": 3, "real": 0.001, "flag": True, "layers": [1, 2], "name": "a=b",
@@ -129,12 +129,12 @@ def test_every_method_and_argument_can_be_read() -> None:
     from mixwell.methods import load_all
 
     given = ["bf16=true", "optim=adamw_torch", "adam_beta1=0.8", "max_steps=3"]
-    assert cli.typed_options(given, TrainingArguments, "") == {
+    assert options.typed_options(given, TrainingArguments, "") == {
         "bf16": True, "optim": "adamw_torch", "adam_beta1": 0.8, "max_steps": 3,
     }  # fmt: skip
     for method in load_all().values():
-        assert cli.typed_options(["start=0.5"], method, "") == {"start": 0.5}
-    assert cli.typed_options(["layers=0,1", "consistent=true"], load_all()["amplify"], "") == {
+        assert options.typed_options(["start=0.5"], method, "") == {"start": 0.5}
+    assert options.typed_options(["layers=0,1", "consistent=true"], load_all()["amplify"], "") == {
         "layers": [0, 1], "consistent": True,
     }  # fmt: skip
 

@@ -98,10 +98,10 @@ def command(
     import shutil
     import sys
 
-    from mixwell.cli import number_or_text, typed_options
     from mixwell.compare import export, run
     from mixwell.compare import grid as grids
     from mixwell.errors import RunError
+    from mixwell.options import number_or_text, typed_options
 
     given: dict[str, Any] = {
         **{name: context.params[name] for name in (*grids.LOADING, "max_train", "max_test", "sample_seed", "seeds")},

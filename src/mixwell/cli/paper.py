@@ -7,7 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
-app = typer.Typer(help="Run the papers' experiments: what is published beside what is measured here.", no_args_is_help=True)
+app = typer.Typer(
+    help="Run the papers' experiments: what is published beside what is measured here.", no_args_is_help=True
+)
 
 _Folder = Annotated[str, typer.Argument(help="The folder of a run, or a pack.")]
 _Level = Annotated[float, typer.Option(help="Of the intervals.")]

@@ -71,8 +71,9 @@ def command(
     The run folder has the model, its metrics, its predictions and pictures. A run that was stopped or killed goes on
     with --resume.
     """
-    from mixwell.cli import given, number_or_text, show_run, typed_options
+    from mixwell.cli import given, show_run
     from mixwell.errors import OptionError
+    from mixwell.options import number_or_text, typed_options
 
     if resume is not None:
         extra = given(context) - {"resume", "quiet"}

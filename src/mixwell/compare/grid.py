@@ -186,8 +186,8 @@ def split_methods(text: str) -> list[str]:
 
 def _expanded(entry: str | Mapping[str, Any]) -> Iterable[tuple[str, dict[str, Any]]]:
     """The method of a text, or the methods of a table whose options have lists of values."""
-    from mixwell.cli import typed_options
     from mixwell.methods import method_class
+    from mixwell.options import typed_options
 
     if isinstance(entry, str):
         name, *options = (part.strip() for part in entry.split(":"))

@@ -1,8 +1,8 @@
 """Does what a paper says hold? Its claims, and the order of its rows, against what was measured.
 
-A pair of rows bears a claim out if the interval of their difference lies on the claimed side of 0. A claim over several
-pairs holds if each pair does; it does not hold if a pair lies on the other side after Holm's adjustment over the claim's
-pairs; else there is not enough evidence.
+A pair of rows bears a claim out if the interval of their difference lies on the claimed side of 0. A claim over
+several pairs holds if each pair does; it does not hold if a pair lies on the other side after Holm's adjustment over
+the claim's pairs; else there is not enough evidence.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Judge:
             for above, below in itertools.product(claim.above, claim.below):
                 where = self.places(dataset, size, timed)
                 found = [(name, self._pair(above, below, places, claim)) for name, places in where]
-                usable = [(name, pair) for name, pair in found if pair is not None]
+                usable: list[tuple[str, Pair | None]] = [each for each in found if each[1] is not None]
                 for name, pair in (usable[:1] if timed else usable) or [(f"{dataset}, {size}", None)]:
                     key = (above, below, name if pair is not None or not self.smoke else "")
                     if key in seen:

@@ -92,7 +92,9 @@ def _grid(experiment: Experiment, scale: str) -> list[str]:
         parameters = experiment.figure(scale).parameters
         return _listed(f"parameters at scale {scale}", [f"{name}: {value}" for name, value in parameters.items()])
     runs = experiment.cells(scale)
-    found = {name: list(dict.fromkeys(getattr(run, name) for run in runs)) for name in ("dataset", "size", "row", "seed")}
+    found = {
+        name: list(dict.fromkeys(getattr(run, name) for run in runs)) for name in ("dataset", "size", "row", "seed")
+    }
     model = runs[0].model
     texts = [
         f"{len(runs)} trainings of {model}: {len(found['dataset'])} data sets ({', '.join(found['dataset'])}), sizes "

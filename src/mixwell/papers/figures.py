@@ -145,9 +145,9 @@ def draw_densities(made: Mapping[str, Any]) -> str:
     """Three panels: Beta(alpha, alpha), the largest of n draws, and the larger of l and 1 - l."""
     numbers, parameters = made["numbers"], made["parameters"]
     panels: Sequence[tuple[str, Sequence[float], Mapping[str, Sequence[float]], str]] = (
-        ("beta: l from Beta(α, α)", numbers["x"], numbers["beta"], "α = "),
-        (f"max_of: largest of n, α = {parameters['samples_alpha']}", numbers["x"], numbers["max_of"], "n = "),
-        ("folded: max(l, 1 - l)", numbers["folded_x"], numbers["folded"], "α = "),
+        ("beta: l from Beta(alpha, alpha)", numbers["x"], numbers["beta"], "alpha = "),
+        (f"max_of: largest of n, alpha = {parameters['samples_alpha']}", numbers["x"], numbers["max_of"], "n = "),
+        ("folded: max(l, 1 - l)", numbers["folded_x"], numbers["folded"], "alpha = "),
     )
     with figure(12.0, 3.8, ncols=3, sharey=True) as (_, axes, buffer):
         for panel, (title, x, found, name) in zip(axes, panels):
@@ -166,10 +166,10 @@ def table_densities(made: Mapping[str, Any]) -> str:
     from mixwell.papers.output import lines_of
 
     means, parameters = made["numbers"]["means"], made["parameters"]
-    rows = [[f"max_of, α = {parameters['samples_alpha']}, n = {key}", f"{value:.4f}", f"{0.5 ** int(key):.4f}"]
+    rows = [[f"max_of, alpha = {parameters['samples_alpha']}, n = {key}", f"{value:.4f}", f"{0.5 ** int(key):.4f}"]
             for key, value in means["max_of"].items()]  # fmt: skip
-    rows += [[f"folded, α = {key}", f"{value:.4f}", "0"] for key, value in means["folded"].items()]
-    rows.append(["beta, any α", "0.5000", "0.5"])
+    rows += [[f"folded, alpha = {key}", f"{value:.4f}", "0"] for key, value in means["folded"].items()]
+    rows.append(["beta, any alpha", "0.5000", "0.5"])
     return lines_of(["rule", "mean of lambda", "share below 1/2"], rows)
 
 
@@ -181,7 +181,11 @@ def draw_plane(made: Mapping[str, Any]) -> str:
     numbers = made["numbers"]
     shown, ticks = numbers["shown"], numbers["grid"]
     labels = list(numbers["accuracy"])
-    with figure(3.4 * len(labels), 3.1 * len(shown), nrows=len(shown), ncols=len(labels), squeeze=False) as (_, axes, buffer):
+    with figure(3.4 * len(labels), 3.1 * len(shown), nrows=len(shown), ncols=len(labels), squeeze=False) as (
+        _,
+        axes,
+        buffer,
+    ):
         for line, draw_ in zip(axes, shown):
             for panel, label in zip(line, labels):
                 region = np.array(draw_["regions"][label]).reshape(len(ticks), len(ticks))
@@ -214,7 +218,9 @@ def table_plane(made: Mapping[str, Any]) -> str:
         wins = "" if label == first else f"{int((values > plain).sum())} / {int((values < plain).sum())}"
         rows.append([label, f"{100 * values.mean():.2f}{spread}", shown.replace("nan", "-"), wins])
     best = 100 * numbers["best_possible"]
-    head = f"Accuracy in % over {len(plain)} draws of ten training rows; the best possible is {best:.2f} %. The picture "
+    head = (
+        f"Accuracy in % over {len(plain)} draws of ten training rows; the best possible is {best:.2f} %. The picture "
+    )
     head += f"has the first {len(numbers['shown'])} draws, whatever came of them."
     return f"{head}\n\n{lines_of(['row', 'accuracy', f'difference to {first}', 'draws better / worse'], rows)}"
 

@@ -156,7 +156,9 @@ def read(folder: str | Path) -> Measured:
         if record is not None:
             cells.append(_cell(place, record, curve))
         elif (failure := records.failure(key)) is not None:
-            failed.append((f"{place['dataset']}, {place['size']}, {place['row']}, seed {place['seed']}", failure.reason))
+            failed.append(
+                (f"{place['dataset']}, {place['size']}, {place['row']}, seed {place['seed']}", failure.reason)
+            )
         else:
             missing += 1
     return Measured(run, tuple(cells), tuple(failed), missing)

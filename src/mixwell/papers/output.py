@@ -90,7 +90,9 @@ def _number(value: float | None, metric: str, signed: bool = False) -> str:
 def _interval(found: Mapping[str, Any] | None, metric: str) -> str:
     if found is None:
         return ""
-    ends = "" if found["lo"] is None else f" [{_number(found['lo'], metric, True)}, {_number(found['hi'], metric, True)}]"
+    ends = (
+        "" if found["lo"] is None else f" [{_number(found['lo'], metric, True)}, {_number(found['hi'], metric, True)}]"
+    )
     return _number(found["mean"], metric, True) + ends
 
 
@@ -153,7 +155,14 @@ def _orders(made: Mapping[str, Any]) -> str:
          f"{order['same_side']} of {order['pairs']}", f"{order['shown']} / {order['against']}", order["verdict"]]
         for order in made["orders"]
     ]  # fmt: skip
-    header = ["data", "published order", "measured order", "pairs on the same side", "shown / against", "published order"]
+    header = [
+        "data",
+        "published order",
+        "measured order",
+        "pairs on the same side",
+        "shown / against",
+        "verdict",
+    ]
     return f"## Does the published order hold?\n\n{lines_of(header, lines)}"
 
 
@@ -168,8 +177,17 @@ def _claims(made: Mapping[str, Any]) -> str:
             for pair in [each for each in claim["pairs"] if "difference" in each][:4]
         )
         shown = f"{published['pairs_that_hold']} of {published['pairs_known']}" if published["pairs_known"] else "-"
-        lines.append([claim["says"], "" if size is None else f"{size:g}", shown, claim["tested"], claim["verdict"], detail])
-    header = ["the paper says", "published size", "pairs in its own numbers", "tested", "verdict", "measured (first four)"]
+        lines.append(
+            [claim["says"], "" if size is None else f"{size:g}", shown, claim["tested"], claim["verdict"], detail]
+        )
+    header = [
+        "the paper says",
+        "published size",
+        "pairs in its own numbers",
+        "tested",
+        "verdict",
+        "measured (first four)",
+    ]
     return f"## What the paper says\n\n{lines_of(header, lines)}"
 
 

@@ -1,7 +1,8 @@
 """Paired differences between two rows of a table, in the units of the paper.
 
-Scores (accuracy, MCC, F1, NLL, ECE) are paired by seed and by test row, as in `mixwell compare`. Numbers that a training
-has one of (time, losses at its end) are paired by seed. Variances over seeds are compared by Pitman and Morgan's test.
+Scores (accuracy, MCC, F1, NLL, ECE) are paired by seed and by test row, as in `mixwell compare`. Numbers that a
+training has one of (time, losses at its end) are paired by seed. Variances over seeds are compared by Pitman and
+Morgan's test.
 """
 
 from __future__ import annotations
@@ -48,7 +49,10 @@ class Pair:
     def to_dict(self) -> dict[str, Any]:
         """As plain values; None for what is not known."""
         values = {"mean": self.mean, "lo": self.lo, "hi": self.hi, "p": self.p}
-        return {**{name: value if math.isfinite(value) else None for name, value in values.items()}, "seeds": self.seeds}
+        return {
+            **{name: value if math.isfinite(value) else None for name, value in values.items()},
+            "seeds": self.seeds,
+        }
 
     def decides(self, sign: int, level: float) -> str:
         """Whether the first is better, by an interval that leaves 0 out; one seed decides nothing."""

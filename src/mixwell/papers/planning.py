@@ -126,7 +126,7 @@ def plan(request: Request, splits: Path) -> Plan:
     experiment = get(request.name)
     made = Plan(experiment, request)
     runs = _wanted(made)
-    _explain_scale(made, runs)
+    _explain_scale(made)
     problems: list[str] = []
     fits: dict[str, str] = {}
     with quiet_libraries():
@@ -159,7 +159,9 @@ def _wanted(made: Plan) -> list[Run]:
     known = list(dict.fromkeys(run.dataset for run in runs))
     for key in request.only:
         if key not in known:
-            raise OptionError(f"--only: data set {key!r} is not in this run{nearest(key, known)}; it has {', '.join(known)}")
+            raise OptionError(
+                f"--only: data set {key!r} is not in this run{nearest(key, known)}; it has {', '.join(known)}"
+            )
     labels = list(dict.fromkeys(run.row for run in runs))
     plain = [run.row for run in runs if run.method == "none"][:1]
     rows = [*plain, *match_rows(request.rows, labels)] if request.rows else labels
@@ -193,7 +195,9 @@ def match_rows(texts: Sequence[str], labels: Sequence[str]) -> list[str]:
             name = next((each for each in tries if each.casefold() in folded), None)
             if name is None:
                 known = "; ".join(labels)
-                raise OptionError(f"--rows: {parts[0]!r} is not a row of this run{nearest(parts[0], labels)}; rows: {known}")
+                raise OptionError(
+                    f"--rows: {parts[0]!r} is not a row of this run{nearest(parts[0], labels)}; rows: {known}"
+                )
             found.append(folded[name.casefold()])
             parts = parts[name.count(",") + 1 :]
     return list(dict.fromkeys(found))
@@ -288,12 +292,12 @@ class _Model:
 # --- what is not run -------------------------------------------------------------------------------------------------
 
 
-def _explain_scale(made: Plan, runs: Sequence[Run]) -> None:
+def _explain_scale(made: Plan) -> None:
     """List what the scale leaves out of the protocol."""
     experiment, scale = made.experiment, made.request.scale
     if scale == "smoke":
-        made.leave_out("the paper's data, sizes and model", "smoke only shows that everything runs: sample data, a tiny "
-                       "random model")  # fmt: skip
+        why = "smoke only shows that everything runs: sample data, a tiny random model"
+        made.leave_out("the paper's data, sizes and model", why)
         return
     chosen = experiment.scales.get(scale)
     known = [each.what for each in experiment.not_run]
@@ -310,7 +314,9 @@ def _explain_scale(made: Plan, runs: Sequence[Run]) -> None:
     skips = (*experiment.skip, *(chosen.skip if chosen else ()))
     for skip in skips:
         parts = [", ".join(each) for each in (skip.rows, skip.datasets, skip.sizes) if each]
-        made.leave_out(" / ".join(parts), "not in the paper" if skip in experiment.skip else f"not part of scale {scale}")
+        made.leave_out(
+            " / ".join(parts), "not in the paper" if skip in experiment.skip else f"not part of scale {scale}"
+        )
 
 
 def _explain_protocol(made: Plan) -> None:
@@ -328,8 +334,6 @@ def _explain_protocol(made: Plan) -> None:
     draws = {run.draws for run in made.runs if run.draws > 1}
     for number in sorted(draws):
         made.notes.append(
-            f"Rows with {number} draws: each mini-batch makes {number} updates in a row, each with a new lambda and new "
-            f"partners; an epoch has {number} times the updates, and as many evaluations as the other rows."
+            f"Rows with {number} draws: each mini-batch makes {number} updates in a row, each with a new lambda and "
+            f"new partners; an epoch has {number} times the updates, and as many evaluations as the other rows."
         )
-
-

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from mixwell.compare.engine import Engine
     from mixwell.compare.live import View
 
+
 def run(
     request: Request,
     folder: str | Path | None = None,

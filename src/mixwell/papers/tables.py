@@ -1,10 +1,10 @@
 """What was measured beside what is published, as plain values for table.json; all of it from the records.
 
-    cells      for each place (data set, size), row and metric: the published number, mean and standard deviation over
-               seeds, and the paired difference to plain training with its interval
-    orders     whether the published order of the rows holds
-    claims     whether what the paper says holds
-    audit      points that the label mistake costs, for the experiment `audit`
+- `cells`: for each place (data set, size), row and metric the published number, mean and standard deviation over seeds,
+  and the paired difference to plain training with its interval;
+- `orders`: whether the published order of the rows holds;
+- `claims`: whether what the paper says holds;
+- `audit`: points that the label mistake costs, for the experiment `audit`.
 """
 
 from __future__ import annotations
@@ -138,7 +138,8 @@ class _Cells:
         beside = self.judge.beside.get(place)
         number = None if beside is None else self.published(row.label, place[0], beside, metric)
         return {
-            "dataset": place[0], "size": place[1], "beside": beside, "row": row.label, "ours": row.ours, "metric": metric,
+            "dataset": place[0], "size": place[1], "beside": beside, "row": row.label, "ours": row.ours,
+            "metric": metric,
             "published": None if number is None else number.printed,
             "published_value": None if number is None else number.value,
             "published_spread": None if number is None else number.spread,
@@ -161,7 +162,9 @@ class _Cells:
         mine = rows[row]
         if metric == "time_ratio":
             base = rows.get(plain or "", {})
-            return [each.minutes_per_epoch / base[seed].minutes_per_epoch for seed, each in mine.items() if seed in base]
+            return [
+                each.minutes_per_epoch / base[seed].minutes_per_epoch for seed, each in mine.items() if seed in base
+            ]
         if metric == "seconds_saved":
             base = next((rows[each.label] for each in self.experiment.rows if each.method == "amplify"
                          and each.label in rows), {})  # fmt: skip
