@@ -219,6 +219,11 @@ def fit(
     from mixwell.mixer import attach
     from mixwell.models import default_learning_rate
 
+    if checkpoints is not None and (settings.updates_per_batch > 1 or settings.watch_test):
+        # A resumed Trainer skips batches by the count of updates, so it would not come back to the same one.
+        raise OptionError(
+            "updates_per_batch and watch_test are for runs in memory (compare, paper), not for run folders"
+        )
     reporter = reporter or Reporter()
     rate = settings.learning_rate or default_learning_rate(sum(p.numel() for p in model.parameters()))
     names = {name for name, info in calibration.METRICS.items() if task in info.tasks}
@@ -244,7 +249,7 @@ def fit(
                     callbacks.append(watch_rows(test, tokenizer, settings.eval_batch_size, task))
                 if settings.patience:
                     callbacks.append(EarlyStoppingCallback(early_stopping_patience=settings.patience))
-                trainer = (repeating(settings.updates_per_batch) if settings.updates_per_batch > 1 else Trainer)(
+                trainer = Trainer(
                     model=model,
                     args=arguments,
                     train_dataset=train,
@@ -259,6 +264,9 @@ def fit(
                     callbacks=[*callbacks, *([keep] if keep is not None else []), mixer.callback()],
                 )
                 trainer.remove_callback(PrinterCallback)
+                if settings.updates_per_batch > 1:
+                    loader = Repeated(trainer.get_train_dataloader(), settings.updates_per_batch)
+                    trainer.get_train_dataloader = lambda: loader
                 set_seed(settings.seed)
                 try:
                     with stop.watching() if checkpoints else nullcontext(), runs.writing(checkpoints or Path(nowhere)):
@@ -344,28 +352,21 @@ def watch_rows(rows: Any, tokenizer: Any, batch_size: int, task: str) -> Any:
     return Watch()
 
 
-def repeating(times: int) -> Any:
-    """A Trainer that makes several updates with each mini-batch, one after the other."""
-    from transformers import Trainer
+class Repeated:
+    """A loader that gives each mini-batch several times, one after the other."""
 
-    class Repeated:
-        def __init__(self, loader: Any) -> None:
-            self.loader = loader
+    def __init__(self, loader: Any, times: int) -> None:
+        self.loader = loader
+        self.times = times
 
-        def __len__(self) -> int:
-            return times * len(self.loader)
+    def __len__(self) -> int:
+        return self.times * len(self.loader)
 
-        def __iter__(self) -> Iterator[Any]:
-            return (dict(batch) for batch in self.loader for _ in range(times))
+    def __iter__(self) -> Iterator[Any]:
+        return (dict(batch) for batch in self.loader for _ in range(self.times))
 
-        def __getattr__(self, name: str) -> Any:
-            return getattr(self.loader, name)
-
-    class Repeating(Trainer):
-        def get_train_dataloader(self) -> Any:
-            return Repeated(super().get_train_dataloader())
-
-    return Repeating
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.loader, name)
 
 
 @contextmanager
