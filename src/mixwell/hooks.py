@@ -5,6 +5,8 @@ They are callables of this module, so that a copy or a pickle of the model can d
 
 from __future__ import annotations
 
+import itertools
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -24,6 +26,20 @@ _WAY_OUT = (
 )
 
 
+# Hooks find their mixer here: torch.compile takes the sizes of tensors that it reaches through a module for fixed, and
+# would compile the model again for every new length of a batch.
+_MIXERS: dict[int, weakref.ref[Mixer]] = {}
+_numbers = itertools.count()
+
+
+def enter(mixer: Mixer) -> int:
+    """Make a mixer known to its hooks; return its number."""
+    number = next(_numbers)
+    _MIXERS[number] = weakref.ref(mixer)
+    weakref.finalize(mixer, _MIXERS.pop, number)
+    return number
+
+
 def inert(*args: Any, **kwargs: Any) -> None:
     """What a hook becomes in a copy of the model."""
 
@@ -41,7 +57,15 @@ class Hook:
     number = 0
 
     def __init__(self, mixer: Mixer) -> None:
-        self.mixer = mixer
+        self._kept = mixer
+        self._mixer_number = mixer.number
+
+    @property
+    def mixer(self) -> Mixer:
+        """The mixer, alive as long as one of its hooks is."""
+        mixer = _MIXERS[self._mixer_number]()
+        assert mixer is not None
+        return mixer
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         return inert

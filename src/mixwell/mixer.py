@@ -25,7 +25,7 @@ from mixwell.errors import (
     UnpaidLossError,
     UnsupportedModelError,
 )
-from mixwell.hooks import After, Backward, Before, BlockInput, Guard, Hook, PointHook, Reached, WordIds, inert
+from mixwell.hooks import After, Backward, Before, BlockInput, Guard, Hook, PointHook, Reached, WordIds, enter, inert
 from mixwell.loss import Criterion, check_labels, check_reproduces, task_kind
 from mixwell.methods import Method, build
 from mixwell.plan import Plan, check_permutation, draw_permutation, generator, take_seed
@@ -114,6 +114,7 @@ class Mixer:
 
     def __init__(self, model: nn.Module, method: Method, points: Points) -> None:
         self.model = model
+        self.number = enter(self)
         self.method = copy.copy(method)  # what a method learns belongs to one mixer
         method = self.method
         self.points = points
@@ -145,6 +146,8 @@ class Mixer:
     # --- attach and detach ---
 
     def _install(self) -> None:
+        # Else torch.compile would take the graph of a block without hooks for that of one that has some.
+        torch._dynamo.config.skip_nnmodule_hook_guards = False
         # A module can be hooked before and after: GPT-2's first block reads the embeddings and is a block itself.
         by_module: dict[tuple[nn.Module, str], dict[int, tuple[int, Point]]] = {}
         for number, point in enumerate(self.sites):
@@ -419,9 +422,8 @@ class Mixer:
         if not step.plan.trivial and step.fired != len(self.sites):
             raise UnsupportedModelError(
                 f"{step.fired} of {len(self.sites)} points of {self.method.name!r} were reached in this forward of "
-                f"{type(self.model).__name__}: were modules replaced after attach, is layer drop on (set it to 0), was "
-                f"the model compiled before attach (attach first), or does a compiled model use gradient checkpointing "
-                f"(turn one of them off)?"
+                f"{type(self.model).__name__}: were modules replaced after attach, is layer drop on (set it to 0), or "
+                f"was the model compiled before attach (attach first)?"
             )
 
     def _second_forward(self, step: Step) -> Tensor:

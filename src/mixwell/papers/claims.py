@@ -8,6 +8,7 @@ the claim's pairs; else there is not enough evidence.
 from __future__ import annotations
 
 import itertools
+import statistics
 from collections.abc import Sequence
 from typing import Any
 
@@ -107,12 +108,12 @@ class Judge:
         if pair is None:
             return {**entry, "why": "not run"}
         entry |= {"difference": pair.to_dict(), "verdict": pair.decides(sign, self.level)}
-        if claim.ratio is not None:
+        if claim.metric in TIMES:
             dataset, size = where.rsplit(", ", 1)
             rows = self.pairs.groups[dataset, size]
             seeds = [seed for seed in rows[above] if seed in rows[below]]
             times = [rows[below][seed].minutes_per_epoch / rows[above][seed].minutes_per_epoch for seed in seeds]
-            entry["ratio"] = sum(times) / len(times)
+            entry["ratio"] = statistics.median(times)
         return entry
 
     # --- the order of the rows ---

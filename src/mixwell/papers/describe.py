@@ -23,7 +23,8 @@ def text(experiment: Experiment, scale: str | None = None) -> str:
     paper = experiment.paper
     parts = [
         f"{experiment.name}: {experiment.title}",
-        f"{experiment.number} of {paper.authors}: {paper.title}. {paper.reference}. Of the paper we had: {paper.text}.",
+        f"{experiment.number.removeprefix('none: ')} of {paper.authors}: {paper.title}. {paper.reference}.",
+        f"Of the paper we had: {paper.text}.",
         experiment.shows,
     ]
     lines = [line for part in parts for line in textwrap.wrap(part, _WIDTH)]

@@ -6,6 +6,7 @@ drawn), figure.svg and table.md; the two last can be made again from the first.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -70,9 +71,14 @@ def run(experiment: Experiment, request: Request, path: Path) -> dict[str, Any]:
     if not file.is_file() or read_json(file, FORMAT, "a figure")["parameters"] != parameters:
         numbers = _MAKERS[experiment.name](parameters)
         head = {"format": FORMAT, "version": __version__, "experiment": experiment.name, "scale": request.scale}
-        write_json(file, {**head, "command": list(request.command), "parameters": parameters, "numbers": numbers})
+        _write(file, {**head, "command": list(request.command), "parameters": parameters, "numbers": numbers})
     write_json(path / "run.json", _run_json(experiment.name))
     return draw(path)
+
+
+def _write(file: Path, made: Mapping[str, Any]) -> None:
+    """Many numbers: on one line."""
+    write_text(file, json.dumps(made, ensure_ascii=False, separators=(",", ":")) + "\n")
 
 
 def _run_json(name: str) -> dict[str, Any]:
@@ -103,7 +109,7 @@ def pack(source: Path, target: Path) -> Path:
     """Copy a figure's numbers to a folder for committing, without the user's paths, and draw it there."""
     made = read_json(source / "figure.json", FORMAT, "a figure")
     target.mkdir(parents=True, exist_ok=True)
-    write_json(target / "figure.json", {**made, "command": anonymous(made["command"])})
+    _write(target / "figure.json", {**made, "command": anonymous(made["command"])})
     write_json(target / "run.json", _run_json(made["experiment"]))
     draw(target)
     return target

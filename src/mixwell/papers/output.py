@@ -55,9 +55,11 @@ def markdown(made: Mapping[str, Any]) -> str:
     """The tables as Markdown."""
     about = [
         f"# {made['experiment']}: {made['title']}",
-        f"{made['number']} of {made['paper']}.",
+        f"{made['number'].removeprefix('none: ')} of {made['paper']}.",
         f"Scale `{made['scale']}`, model `{Path(made['model']).name if made['model'] else '-'}`. {made['best_epoch']}"
         + (f" Published ±: {made['spread']}; ours: standard deviation over seeds." if made["spread"] else ""),
+        f"Differences are paired, with {100 * made['level']:g} % intervals; + and - behind other metrics: better and "
+        "worse than plain training; time: an epoch's, relative to plain training.",
     ]
     if made["scale"] == "smoke":
         about.append("**A smoke run: sample data and a tiny random model. It says nothing about the paper.**")
@@ -100,42 +102,39 @@ def _place(made: Mapping[str, Any], place: tuple[str, str]) -> str:
     """One data set at one size: a line a row, the main metric with its difference, then the others."""
     cells = {(c["row"], c["metric"]): c for c in made["cells"] if (c["dataset"], c["size"]) == place}
     metrics = list(dict.fromkeys(metric for _, metric in cells))
-    rows = list(dict.fromkeys(row for row, _ in cells))
-    main, others = metrics[0], metrics[1:]
-    header = ["row", f"{_NAMES.get(main, main)} published", "measured", f"difference to {made['plain']}", "verdict"]
-    header += [f"{_NAMES.get(metric, metric)}{word}" for metric in others for word in _columns(cells, metric)]
+    printed = {metric: any(cells[key]["published"] for key in cells if key[1] == metric) for metric in metrics}
+    header = ["row"]
+    for metric in metrics:
+        name = _NAMES.get(metric, metric)
+        header += [f"{name} published", "measured"] if printed[metric] else [name]
+        header += [f"difference to {made['plain']}", "verdict"] if metric == metrics[0] else []
     lines = []
-    for row in rows:
-        first = cells.get((row, main))
-        line = [row + (" (ours)" if any(cells[key]["ours"] for key in cells if key[0] == row) else "")]
-        line += ["", "", "", ""] if first is None else [
-            first["published"] or "",
-            _measured(first, main),
-            _interval(first["difference"], main),
-            (first["difference"] or {}).get("verdict", ""),
-        ]  # fmt: skip
-        for metric in others:
-            entry = cells.get((row, metric))
-            for word in _columns(cells, metric):
-                line.append("" if entry is None else entry["published"] or "" if word else _measured(entry, metric))
+    for row in dict.fromkeys(row for row, _ in cells):
+        ours = any(cell["ours"] for (label, _), cell in cells.items() if label == row)
+        line = [f"{row} (ours)" if ours else row]
+        for metric in metrics:
+            line += _columns(cells.get((row, metric)), metric, printed[metric], metric == metrics[0])
         lines.append(line)
-    any_cell = next(iter(cells.values()))
     seeds = max(cell["seeds"] for cell in cells.values())
-    beside = any_cell["beside"]
-    stands = f", beside the published {beside}" if beside not in (None, place[1]) else ""
+    beside = next(iter(cells.values()))["beside"]
+    stands = f", beside the published {beside}" if any(printed.values()) and beside not in (None, place[1]) else ""
     title = f"## {place[0]}, {place[1]}{stands} ({seeds} seed{'s' if seeds != 1 else ''})"
     return f"{title}\n\n{lines_of(header, lines)}"
 
 
-def _columns(cells: Mapping[tuple[str, str], Mapping[str, Any]], metric: str) -> list[str]:
-    """A column for what is published, if anything is, and one for what was measured."""
-    there = any(cell["published"] for (_, name), cell in cells.items() if name == metric)
-    return [" published", ""] if there else [""]
+def _columns(entry: Mapping[str, Any] | None, metric: str, printed: bool, main: bool) -> list[str]:
+    """One metric of a row: what is published, what was measured, and how it differs from plain training.
 
-
-def _measured(entry: Mapping[str, Any], metric: str) -> str:
+    Other metrics than the main one have the verdict as a mark: + is better, - is worse.
+    """
+    if entry is None:
+        return [""] * (1 + printed + 2 * main)
+    difference = entry["difference"] or {}
+    mark = {"better": " +", "worse": " -"}.get(difference.get("verdict", ""), "") if not main else ""
     spread = f" ± {_number(entry['sd'], metric)}" if entry["sd"] is not None else ""
-    return _number(entry["mean"], metric) + spread
+    line = [entry["published"] or ""] if printed else []
+    line.append(_number(entry["mean"], metric) + spread + mark)
+    return [*line, _interval(entry["difference"], metric), difference.get("verdict", "")] if main else line
 
 
 def _audit(made: Mapping[str, Any]) -> str:

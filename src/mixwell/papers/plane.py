@@ -13,7 +13,7 @@ import numpy as np
 
 SHOWN = 3  # draws in the picture: the first ones
 GRID = 45
-CLOUD = 100  # points of each class in the picture
+CLOUD = 50  # points of each class in the picture
 
 
 def compute(parameters: Mapping[str, Any]) -> dict[str, Any]:
@@ -36,13 +36,13 @@ def compute(parameters: Mapping[str, Any]) -> dict[str, Any]:
         classes = torch.arange(len(means)).repeat_interleave(points.shape[1] - shots)
         entry: dict[str, Any] = {"draw": draw, "regions": {}, "accuracy": {}}
         for row in parameters["rows"]:
-            network = train(rows, labels, row["method"], parameters, seed=draw)
+            network = train(rows, labels, row, parameters, seed=draw)
             with torch.no_grad():
                 right = float((network(rest).argmax(1) == classes).float().mean())
                 region = network(plane).softmax(1)[:, 1]
             accuracy[row["label"]].append(round(right, 6))
             entry["accuracy"][row["label"]] = round(right, 6)
-            entry["regions"][row["label"]] = [round(float(value), 2) for value in region]
+            entry["regions"][row["label"]] = [round(float(value), 4) for value in region]
         if draw < SHOWN:
             few = [at for kind in range(len(means)) for at in torch.nonzero(classes == kind).flatten()[:CLOUD].tolist()]
             entry |= {"rows": np.round(rows.numpy().astype(float), 3).tolist(), "labels": labels.tolist()}
@@ -53,8 +53,16 @@ def compute(parameters: Mapping[str, Any]) -> dict[str, Any]:
     return {"accuracy": accuracy, "best_possible": best, "grid": np.round(ticks, 4).tolist(), "shown": shown}
 
 
-def train(rows: Any, labels: Any, method: str, parameters: Mapping[str, Any], seed: int) -> Any:
-    """Train a network with one hidden layer on all rows at once, with BatchMixup on the hidden vectors or without."""
+def train(rows: Any, labels: Any, row: Mapping[str, Any], parameters: Mapping[str, Any], seed: int) -> Any:
+    """Train a network with one hidden layer on all rows at once, with BatchMixup on the hidden vectors or without.
+
+    Args:
+        rows: (B, 2).
+        labels: (B,).
+        row: of the protocol: `method`, and `weights` as of the method batchmixup.
+        parameters: of the figure.
+        seed: of the network and of the mixing.
+    """
     import torch
     import torch.nn.functional as F
 
@@ -70,9 +78,10 @@ def train(rows: Any, labels: Any, method: str, parameters: Mapping[str, Any], se
     rng = generator(seed, 1)
     for _ in range(parameters["epochs"]):
         vectors = hidden(rows)
-        if method == "batchmixup":
-            policy = sample_beta(1.0, (len(rows), len(rows), width), rng).float()
-            share = torch.softmax(policy, dim=1)
+        if row["method"] == "batchmixup":
+            wide = 1 if row.get("weights") == "sample" else width
+            policy = sample_beta(1.0, (len(rows), len(rows), wide), rng).float()
+            share = torch.softmax(policy, dim=1).expand(-1, -1, width)
             logits = head(torch.einsum("nbd,bd->nd", share, vectors))
             wanted = share.mean(2) @ F.one_hot(labels, logits.shape[1]).float()
             loss = -(wanted * logits.log_softmax(1)).sum(1).mean()

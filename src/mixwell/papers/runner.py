@@ -117,6 +117,8 @@ def rerun(
     """
     import tempfile
 
+    import torch
+
     from mixwell.compare.cell import Cache, run_cell
     from mixwell.papers.measured import read
 
@@ -136,7 +138,12 @@ def rerun(
                 f"{folder}: {cell.dataset}, {cell.size}, {cell.row}, seed {cell.seed} is another cell here: data, "
                 f"weights or the protocol changed since it was recorded"
             )
-        again = run_cell(specs[cell.key], Cache(cache_dir)).result["test"]["before"]
+        threads = torch.get_num_threads()
+        torch.set_num_threads(cell.result["threads"])  # sums depend on it in their last digits
+        try:
+            again = run_cell(specs[cell.key], Cache(cache_dir)).result["test"]["before"]
+        finally:
+            torch.set_num_threads(threads)
     before = cell.result["test"]["before"]
     lines = [f"{cell.dataset}, {cell.size}, {cell.row}, seed {cell.seed} (cell {cell.key[:12]})"]
     lines += [f"{name:<14} recorded {before[name]:.8f}  now {again[name]:.8f}" for name in before]

@@ -1,0 +1,135 @@
+"""Two processes on the loopback: ranks draw differently, gradients average, a resumed run repeats."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import distributed as dist
+
+import mixwell
+import zoo
+
+METHODS = ("manifold", "ssmix", "attentionmix")
+STEPS = 3
+
+
+def build():
+    return zoo.sharpen(zoo.tiny("bert", dropout=0.1)).train()
+
+
+def own_rows(rank: int) -> dict:
+    return {key: value[4 * rank : 4 * rank + 4] for key, value in zoo.batch(rows=8).items()}
+
+
+def described(plan) -> tuple:
+    return plan.seed, plan.lam, plan.layer, plan.permutation.tolist()
+
+
+def steps(model, call, mixer, batch, count, optimiser) -> tuple[list, dict]:
+    """Train; return the draws and the gradients of the last step."""
+    draws, gradients = [], {}
+    for _ in range(count):
+        optimiser.zero_grad()
+        call(**batch).loss.backward()
+        gradients = zoo.gradients(model)
+        optimiser.step()
+        draws.append(described(mixer.last))
+    return draws, gradients
+
+
+def worker(folder: Path) -> None:
+    """One rank: for each method STEPS steps, a checkpoint after the first, and a resumed run from there."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    kept = {}
+    for name in METHODS:
+        model = build()
+        mixer = mixwell.attach(model, name)
+        call = torch.nn.parallel.DistributedDataParallel(model)
+        optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
+        torch.manual_seed(5)  # the same on both ranks: the rank itself must tell them apart
+        first, gradients = steps(model, call, mixer, own_rows(rank), 1, optimiser)
+        state = {key: value.clone() for key, value in model.state_dict().items()}
+        random = torch.get_rng_state()
+        later, _ = steps(model, call, mixer, own_rows(rank), STEPS - 1, optimiser)
+        end = {key: value.clone() for key, value in model.state_dict().items()}
+
+        again = build()
+        again.load_state_dict(state)
+        mixer = mixwell.attach(again, name)
+        call = torch.nn.parallel.DistributedDataParallel(again)
+        optimiser = torch.optim.SGD(again.parameters(), lr=0.1)
+        torch.set_rng_state(random)
+        repeated, _ = steps(again, call, mixer, own_rows(rank), STEPS - 1, optimiser)
+        same = all(torch.equal(end[key], value) for key, value in again.state_dict().items())
+        kept[name] = dict(draws=first + later, repeated=repeated, same=same, gradients=gradients, end=end)
+    torch.save(kept, folder / f"rank{rank}.pt")
+    dist.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory):
+    """What both ranks kept, run by torchrun's variables."""
+    folder = tmp_path_factory.mktemp("ddp")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    here = Path(__file__).parent
+    path = os.pathsep.join([str(here), str(here.parent / "src"), os.environ.get("PYTHONPATH", "")])
+    running = []
+    for rank in range(2):
+        told = dict(RANK=str(rank), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), PYTHONPATH=path)
+        told["GLOO_SOCKET_IFNAME"] = "lo"
+        script = f"import pathlib, test_ddp; test_ddp.worker(pathlib.Path({str(folder)!r}))"
+        running.append(
+            subprocess.Popen([sys.executable, "-c", script], env={**os.environ, **told}, stderr=subprocess.PIPE)
+        )
+    for process in running:
+        errors = process.communicate(timeout=300)[1]
+        assert process.returncode == 0, errors.decode()[-2000:]
+    return [torch.load(folder / f"rank{rank}.pt") for rank in range(2)]
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_ranks_draw_differently_and_end_equal(ranks, name):
+    one, two = (rank[name] for rank in ranks)
+    assert not {draw[0] for draw in one["draws"]} & {draw[0] for draw in two["draws"]}
+    assert all(torch.equal(one["end"][key], two["end"][key]) for key in one["end"])
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_gradients_are_the_mean_of_both_ranks(ranks, name):
+    """Each rank's gradients from a single process under its own draw, averaged by hand."""
+    single = []
+    for rank in range(2):
+        seed, lam, layer, permutation = ranks[rank][name]["draws"][0]
+        model = build()
+        mixer = mixwell.attach(model, name)
+        pin = dict(permutation=permutation)
+        if lam is not None:
+            pin["lam"] = lam
+        if layer is not None:
+            pin["layer"] = layer
+        torch.manual_seed(5)
+        with mixer.pin(**pin):
+            model(**own_rows(rank)).loss.backward()
+        single.append(zoo.gradients(model))
+    for rank in range(2):
+        together = ranks[rank][name]["gradients"]
+        assert together.keys() == single[0].keys()
+        for key, value in together.items():
+            torch.testing.assert_close(value, (single[0][key] + single[1][key]) / 2, rtol=1e-5, atol=1e-7, msg=key)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_resumed_run_repeats(ranks, name):
+    for rank in ranks:
+        assert rank[name]["repeated"] == rank[name]["draws"][1:]
+        assert rank[name]["same"]

@@ -1,0 +1,476 @@
+"""`mixwell paper`: every protocol end to end at scale smoke, and what stands in its tables."""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import json
+import math
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mixwell import calibration
+from mixwell.cli import main
+from mixwell.errors import DataError, OptionError, RunError
+from mixwell.papers import measured, output, planning, protocols, runner, sources, tables
+from mixwell.papers.measured import Cell, Measured, Outputs
+from mixwell.papers.pairs import FAILS, HOLDS, UNKNOWN, UNSURE
+
+NAMES = [
+    "amplify-table1", "amplify-table2", "amplify-table3", "amplify-table4", "amplify-figure2", "amplify-figure3",
+    "nlu-table2", "nlu-table3", "nlu-table4", "nlu-table5", "nlu-figure2", "batchmixup-table1", "batchmixup-figure1",
+    "attentionmix-heads", "audit",
+]  # fmt: skip
+FAST = ("--scale", "smoke", "--workers", "0", "--threads", "1", "--quiet")
+
+
+@pytest.fixture(scope="module")
+def smoke(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Runs a protocol at scale smoke, once."""
+    place = tmp_path_factory.mktemp("papers")
+
+    def run(name: str) -> Path:
+        if not (place / name).exists():
+            assert main(["paper", "run", name, *FAST, "--output", str(place / name)]) == 0
+        return place / name
+
+    return run
+
+
+# --- list and show ----------------------------------------------------------------------------------------------------
+
+
+def test_list(capsys: pytest.CaptureFixture[str]) -> None:
+    assert sorted(protocols.names()) == sorted(NAMES)
+    assert main(["paper", "list"]) == 0
+    found = capsys.readouterr().out
+    assert all(name in found for name in NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_show(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["paper", "show", name]) == 0
+    found = capsys.readouterr().out
+    experiment = protocols.get(name)
+    assert experiment.number.removeprefix("none: ") in found and (
+        "grid at scale small" in found or "parameters at scale small" in found
+    )
+    assert all(number.printed in found for number in experiment.published)
+    assert "chosen on validation" in found or not experiment.trained
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["show", "amplify-tabel1"], "did you mean 'amplify-table1'?"),
+        (["show", "audit", "--scale", "big"], "scale 'big' is unknown"),
+        (["run", "nothing"], "paper experiment 'nothing' is unknown"),
+        (["run", "audit", *FAST, "--rows", "EmbdMix"], "did you mean 'EmbedMix'?"),
+        (["run", "audit", *FAST, "--only", "mrpc"], "data set 'mrpc' is not in this run"),
+        (["run", "audit", *FAST, "--seeds", "0"], "--seeds must be at least 1"),
+        (["run", "amplify-figure2", *FAST, "--seeds", "2"], "it is drawn from parameters alone"),
+        (["run", "audit", *FAST, "--model", "no/where/at"], "model no/where/at: no such folder"),
+        (["table", "nowhere"], "not the folder of a paper's run"),
+    ],
+)
+def test_mistakes(words: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    more = ["--output", str(tmp_path / "out")] if words[0] == "run" else []
+    assert main(["paper", *words, *more]) == 2
+    errors = capsys.readouterr().err.splitlines()
+    assert len(errors) == 1 and message in errors[0]
+
+
+def test_missing_data_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "rte").mkdir()
+    (tmp_path / "rte" / "train.jsonl").write_text('{"text": "a", "label": "b"}\n')
+    words = ["paper", "run", "nlu-table4", "--scale", "small", "--model", "tiny", "--workers", "0", "--quiet"]
+    assert main([*words, "--data", str(tmp_path), "--output", str(tmp_path / "out")]) == 2
+    (error,) = capsys.readouterr().err.splitlines()
+    assert f"CoLA: there is no folder {tmp_path / 'cola'}" in error and "nyu-mll/glue:cola" in error
+    assert "has train.jsonl, but validation is missing" in error
+    assert not (tmp_path / "out" / "run.json").exists()
+
+
+# --- every protocol ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_smoke(name: str, smoke: Any) -> None:
+    folder, experiment = smoke(name), protocols.get(name)
+    text = (folder / "table.md").read_text()
+    assert experiment.title in text and f"mixwell paper run {name} --scale smoke" in text
+    assert (folder / "figure.svg").is_file() == (experiment.kind == "figure")
+    if not experiment.trained:
+        assert "numbers" in json.loads((folder / "figure.json").read_text())
+        return
+    made = json.loads((folder / "table.json").read_text())
+    runs = experiment.cells("smoke")
+    assert made["trained"] == len(runs) and not made["failed"] and not made["missing"]
+    assert {cell["row"] for cell in made["cells"] if not cell.get("derived")} == {run.row for run in runs}
+    assert len(made["claims"]) == len(experiment.claims)
+    assert "validation" in made["best_epoch"] and "never on test" in text
+    assert "says nothing about the paper" in text and made["not_run"]
+    for cell in made["cells"]:
+        assert cell["mean"] is not None and math.isfinite(cell["mean"])
+    # One seed decides nothing.
+    assert {claim["verdict"] for claim in made["claims"]} <= {UNSURE, UNKNOWN}
+
+
+def test_tables_come_from_records_alone(smoke: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "copy"
+    shutil.copytree(smoke("nlu-figure2"), folder)
+    names = ("table.json", "table.md", "figure.svg")
+    before = {name: (folder / name).read_bytes() for name in names}
+    for name in names:
+        (folder / name).unlink()
+    assert main(["paper", "table", str(folder)]) == 0
+    assert {name: (folder / name).read_bytes() for name in names} == before
+    # A pack has the same tables, but for the user's paths.
+    assert main(["paper", "pack", str(folder), str(tmp_path / "pack")]) == 0
+    assert "MB" in capsys.readouterr().out
+    packed, whole = (json.loads((at / "table.json").read_text()) for at in (tmp_path / "pack", folder))
+    assert packed.pop("command") != whole.pop("command") and packed == whole
+    assert (tmp_path / "pack" / "figure.svg").read_bytes() == before["figure.svg"]
+    first = next(iter(protocols.get("nlu-figure2").cells("smoke")))
+    content = b"".join(file.read_bytes() for file in (tmp_path / "pack").iterdir())
+    assert str(tmp_path).encode() not in content and str(folder).encode() not in content and first.seed == 0
+    with open(Path(sources.__file__).parents[1] / "data" / "sample" / "test.csv", encoding="utf-8") as stream:
+        texts = [line.split(",")[0].strip('"') for line in stream][1:50]
+    assert not any(text.encode() in content for text in texts if len(text) > 15)
+
+
+def test_a_changed_pack_is_refused(smoke: Any, tmp_path: Path) -> None:
+    path = output.pack(smoke("amplify-table3"), tmp_path / "pack")
+    lines = (path / "cells.jsonl").read_text().splitlines()
+    changed = json.loads(lines[0])
+    changed["identity"]["seed"] = 5
+    (path / "cells.jsonl").write_text("\n".join([json.dumps(changed), *lines[1:]]) + "\n")
+    with pytest.raises(RunError, match="does not belong to its identity"):
+        measured.read(path)
+
+
+def test_one_cell_reruns_to_the_same_number(smoke: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = output.pack(smoke("audit"), tmp_path / "pack")
+    assert main(["paper", "rerun", str(path), "--cell", "2"]) == 0
+    assert "the same numbers" in capsys.readouterr().out
+    with pytest.raises(RunError, match="none of number 99"):
+        runner.rerun(path, None, 99)
+
+
+def test_a_stopped_run_goes_on(smoke: Any, tmp_path: Path) -> None:
+    """Cuts are said; the same folder then does the rest, and only that."""
+    from mixwell.compare.engine import InlineEngine
+
+    class Counting(InlineEngine):
+        ran: list[str] = []  # noqa: RUF012
+
+        def submit(self, spec: Any) -> None:
+            self.ran.append(spec.label)
+            super().submit(spec)
+
+    out = tmp_path / "out"
+    part = planning.Request("amplify-table2", "smoke", rows=("embedmix,AMPLIFY, consistent",), seeds=2)
+    made = runner.run(part, out, engine=Counting)
+    assert sorted(Counting.ran) == sorted(2 * ["No mixup", "EmbedMix", "AMPLIFY, consistent"])
+    assert len(made["cut"]) == 2 and "'TMix'" in made["cut"][0] and "--seeds 2" in made["cut"][1]
+    assert {cell["seeds"] for cell in made["cells"] if cell["metric"] == "accuracy"} == {2}
+    Counting.ran.clear()
+    # Another experiment with the same records trains only what is new.
+    other = planning.Request("audit", "smoke", rows=("EmbedMix", "EmbedMix, labels as published"))
+    runner.run(other, tmp_path / "audit", records=out / "records", engine=Counting)
+    assert Counting.ran == ["EmbedMix, labels as published"]
+    with pytest.raises(RunError, match="is the run of amplify-table2, not of audit"):
+        runner.run(other, out)
+
+
+def test_rows_that_do_not_fit_are_listed(tmp_path: Path) -> None:
+    """MiniLM has six layers: those above are listed, not dropped in silence."""
+    request = planning.Request("attentionmix-heads", "smoke", model="minilm")
+    experiment = protocols.get("attentionmix-heads")
+    every = {**experiment.scales, "smoke": dataclasses.replace(experiment.scales["smoke"], rows=())}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(planning, "get", lambda name: dataclasses.replace(experiment, scales=every))
+        made = planning.plan(request, tmp_path)
+    left = {each["what"] for each in made.not_run}
+    assert {f"row 'layer {at}, mean'" for at in range(6, 12)} <= left and "row 'layer 5, mean'" not in left
+    assert all("layer 7" not in run.row for run in made.runs)
+
+
+# --- data -------------------------------------------------------------------------------------------------------------
+
+
+def write_rows(path: Path, split: str, count: int, classes: int = 2) -> None:
+    path.mkdir(parents=True, exist_ok=True)
+    with gzip.open(path / f"{split}.jsonl.gz", "wt", encoding="utf-8") as stream:
+        for at in range(count):
+            stream.write(json.dumps({"text": f"{split} text number {at}", "label": f"class {at % classes}"}) + "\n")
+
+
+def loaded(name: str, key: str, root: Path, place: Path, seed: int = 0, **caps: int | None) -> Any:
+    experiment = protocols.get(name)
+    dataset = experiment.dataset(key)
+    located = sources.locate(dataset, root)
+    assert located.problem is None
+    cut = sources.split_seed(experiment, dataset, seed)
+    values = {"validation_rows": None, "test_rows": None, **caps}
+    return sources.prepare(dataset, located, seed=cut, folder=place, **values).load()  # type: ignore[arg-type]
+
+
+def ids(data: Any, split: str) -> set[str]:
+    return set(data.splits[split]["row_id"].to_pylist())
+
+
+def test_validation_out_of_test(tmp_path: Path) -> None:
+    """IMDb: 3200 of the test rows become validation, train stays whole."""
+    write_rows(tmp_path / "imdb", "train", 40)
+    write_rows(tmp_path / "imdb", "test", 3300)
+    data = loaded("nlu-table2", "imdb", tmp_path, tmp_path / "splits")
+    assert data.train.num_rows == 40 and data.validation.num_rows == 3200 and data.test.num_rows == 100
+    assert not ids(data, "validation") & ids(data, "test") and all(row.startswith("test:") for row in ids(data, "test"))
+    capped = loaded("nlu-table2", "imdb", tmp_path, tmp_path / "splits", validation_rows=30, test_rows=20)
+    assert ids(capped, "test") < ids(data, "test") and capped.test.num_rows == 20 and capped.validation.num_rows == 30
+    assert "text number" not in (tmp_path / "splits" / "imdb-0.json").read_text()
+
+
+def test_a_new_cut_for_each_seed(tmp_path: Path) -> None:
+    """AMPLIFY cuts a quarter of TREC's train anew for each seed; other papers keep one cut, and test never changes."""
+    for name, key, folder in (("amplify-table2", "trec_coarse", "trec"), ("attentionmix-heads", "mr", "mr")):
+        write_rows(tmp_path / folder, "train", 200)
+        write_rows(tmp_path / folder, "test", 30)
+        first, second = (loaded(name, key, tmp_path, tmp_path / "splits", seed) for seed in (0, 1))
+        assert ids(first, "test") == ids(second, "test")
+        assert (ids(first, "validation") == ids(second, "validation")) == (folder == "mr")
+    assert (first.validation.num_rows, first.test.num_rows) == (20, 40)  # the one file of MR is cut for both
+    trec = loaded("amplify-table2", "trec_coarse", tmp_path, tmp_path / "splits")
+    assert (trec.train.num_rows, trec.validation.num_rows, trec.test.num_rows) == (150, 50, 30)
+
+
+def test_hub_splits_have_their_own_names(tmp_path: Path) -> None:
+    """RTE on the hub: its validation is our test, and our validation is cut from train."""
+    import datasets
+
+    parts = {
+        split: datasets.Dataset.from_dict(
+            {"sentence1": [f"{split} a {at}" for at in range(n)], "sentence2": [f"b {at}" for at in range(n)],
+             "label": [at % 2 for at in range(n)]}
+        )
+        for split, n in (("train", 100), ("validation", 20))
+    }  # fmt: skip
+    datasets.DatasetDict(parts).save_to_disk(str(tmp_path / "saved"))
+    dataset = dataclasses.replace(protocols.get("nlu-table4").dataset("rte"), hub=str(tmp_path / "saved"))
+    assert sources.locate(dataset, None).problem is not None
+    located = sources.locate(dataset, None, hub=True)
+    source = sources.prepare(dataset, located, seed=0, validation_rows=None, test_rows=None, folder=tmp_path / "splits")
+    data = source.load()
+    assert (data.train.num_rows, data.validation.num_rows, data.test.num_rows) == (90, 10, 20)
+    assert all(row.startswith("validation:") for row in ids(data, "test"))
+    assert all(row.startswith("train:") for row in ids(data, "validation"))
+    missing = dataclasses.replace(dataset, splits={**dataset.splits, "test": protocols.Part("test")})
+    with pytest.raises(DataError, match="has no test rows with labels"):
+        sources.prepare(missing, located, seed=0, validation_rows=None, test_rows=None, folder=tmp_path / "splits")
+
+
+# --- what the runner adds to training ---------------------------------------------------------------------------------
+
+
+def test_the_label_mistake() -> None:
+    """The faulty method differs from the correct one in the labels alone, and is in no list."""
+    import torch
+
+    import mixwell
+    from mixwell.methods import load_all, method_class
+    from mixwell.mixer import attach
+    from mixwell.papers import audit
+    from mixwell.plan import generator
+    from zoo import batch, sharpen, tiny
+
+    assert not any(name.startswith("audit") for name in (*mixwell.methods(), *load_all()))
+    given = batch("bert")
+    labels = given["labels"]
+    for name in ("embedmix", "sentencemix", "tmix"):
+        outputs = {}
+        for method in (name, f"audit-{name}"):
+            model = sharpen(tiny("bert")).train()
+            torch.manual_seed(5)
+            with attach(model, method, alpha=1.0) as mixer:
+                found = model(**given)
+                outputs[method] = found.logits.detach(), found.loss.detach(), mixer.last
+        (right, right_loss, plan), (wrong, wrong_loss, other) = outputs.values()
+        assert torch.equal(right, wrong) and torch.equal(plan.permutation, other.permutation) and plan.lam == other.lam
+        assert not torch.equal(right_loss, wrong_loss)
+        strange = torch.randperm(len(labels), generator=generator(plan.seed, audit._STREAM))
+        assert not torch.equal(strange, plan.permutation)
+        loss = torch.nn.functional.cross_entropy
+        paid = plan.lam * loss(wrong, labels) + (1 - plan.lam) * loss(wrong, labels[strange])
+        assert torch.allclose(paid, wrong_loss, rtol=1e-5)
+        assert method_class(f"audit-{name}").hidden
+
+
+def test_updates_of_one_batch_and_the_watched_test_set(smoke: Any) -> None:
+    folder = smoke("batchmixup-table1")
+    steps = {cell.row: cell.result["steps"] for cell in measured.read(folder).cells}
+    assert steps["w/ MIXUP"] == 15 * steps["w/ MIXUP, 1 draw"] == 15 * steps["RoBERTa-large"]
+    made = json.loads((folder / "table.json").read_text())
+    (claim,) = [claim for claim in made["claims"] if claim["metric"] == "minutes_per_epoch"]
+    assert all(pair["ratio"] > 2 for pair in claim["pairs"]) and claim["published"]["ratio"] == 13.3
+    assert any("15 updates in a row" in note for note in made["notes"])
+    curve = measured.read(smoke("nlu-figure2")).cells[0].result["curve"]
+    assert len(curve) == 3 and all(math.isfinite(point["test_loss"]) for point in curve)
+
+
+def test_repeated_batches_are_the_same_rows() -> None:
+    from mixwell.training import Repeated
+
+    found = Repeated([{"x": 1}, {"x": 2}], 3)
+    assert [batch["x"] for batch in found] == [1, 1, 1, 2, 2, 2] and len(found) == 6
+
+
+# --- statistics on made-up records ------------------------------------------------------------------------------------
+
+
+MRPC = ("mrpc", "300", "full")
+
+
+def made_up(name: str, accuracy: dict[str, float], *, seeds: int = 8, place: tuple[str, str, str] = MRPC) -> Measured:
+    """A run in which each row has a given share of its test rows right, with a little noise."""
+    dataset, size, beside = place
+    labels = np.arange(600) % 2
+    cells = []
+    for row, share in accuracy.items():
+        for seed in range(seeds):
+            rng = np.random.default_rng(seed * 17)  # all rows of a seed err on the same examples first
+            right = rng.permutation(len(labels)).argsort() < share * len(labels) + np.random.default_rng(
+                [seed, *row.encode()]
+            ).integers(-6, 7)
+            logits = np.stack([1.0 * (labels == 0), 1.0 * (labels == 1)], 1) * np.where(right, 3, -3)[:, None]
+            outputs = Outputs.of(logits.astype(np.float32), labels)
+            result = {
+                "test": {"rows": 600, "before": calibration.metrics(logits, labels)},
+                "timing": {"seconds_per_step": 0.1 if "MIXUP" not in row else 0.5}, "steps": 100, "epochs": 10,
+                "curve": [],
+            }  # fmt: skip
+            identity = {"settings": {"best_metric": "accuracy"}}
+            cells.append(
+                Cell(dataset, size, beside, row, seed, ("accuracy",), f"{row}{seed}", identity, result, outputs)
+            )
+    run = {
+        "experiment": name,
+        "scale": "small",
+        "model": "minilm",
+        "command": [],
+        "not_run": [],
+        "cut": [],
+        "notes": [],
+    }
+    return Measured(run, tuple(cells))
+
+
+BASELINES = ("EmbedMix", "SentenceMix", "TMix")
+
+
+@pytest.mark.parametrize(
+    ("ours", "verdict"), [(0.85, HOLDS), (0.55, FAILS), (0.702, UNSURE)], ids=["above", "below", "equal"]
+)
+def test_claims_and_order(ours: float, verdict: str) -> None:
+    accuracy = {"No mixup": 0.7, **dict.fromkeys(BASELINES, 0.7), "Ours": ours}
+    made = tables.build(made_up("amplify-table2", accuracy))
+    first = made["claims"][0]
+    assert first["verdict"] == verdict and first["tested"].startswith("4 of")
+    assert first["published"]["pairs_that_hold"] == first["published"]["pairs_known"] == 20
+    (sst2,) = [claim for claim in made["claims"] if claim["says"].startswith("On SST-2")]
+    assert sst2["verdict"] == UNKNOWN and sst2["pairs"][0]["why"] == "not run"
+    (gain,) = [claim for claim in made["claims"] if claim["published"]["difference"] == 1.83]
+    measured_gain = gain["pairs"][0]["difference"]
+    assert measured_gain["lo"] < 100 * (ours - 0.7) < measured_gain["hi"] and measured_gain["seeds"] == 8
+    (order,) = made["orders"]
+    assert order["published"] == ["Ours", "EmbedMix", "TMix", "SentenceMix", "No mixup"] and order["pairs"] == 10
+    # Rows that are truly alike can neither show nor refute the whole order.
+    assert order["verdict"] == (FAILS if verdict == FAILS else UNSURE)
+    entry = next(cell for cell in made["cells"] if cell["row"] == "Ours" and cell["metric"] == "accuracy")
+    assert entry["published"] == "83.03 ± 0.110" and abs(entry["mean"] - 100 * ours) < 1
+    words = {HOLDS: "better", FAILS: "worse", UNSURE: "not enough evidence"}
+    assert entry["difference"]["verdict"] == words[verdict]
+    assert "83.03 ± 0.110" in output.markdown(made)
+
+
+def test_means_over_data_sets_and_derived_rows() -> None:
+    parts = [
+        made_up("amplify-table1", {"No mixup": 0.6, "5": 0.8, "1": 0.6}, place=(key, "300", "full"))
+        for key in ("mrpc", "trec_fine")
+    ]
+    made = tables.build(Measured(parts[0].run, parts[0].cells + parts[1].cells))
+    entry = next(cell for cell in made["cells"] if (cell["dataset"], cell["row"]) == ("mean", "5"))
+    assert abs(entry["mean"] - 80) < 1 and entry["published"] == "86.50" and entry["difference"]["verdict"] == "better"
+    single = next(c for c in made["cells"] if (c["dataset"], c["row"], c["metric"]) == ("mrpc", "5", "accuracy"))
+    width, alone = (each["difference"]["hi"] - each["difference"]["lo"] for each in (entry, single))
+    assert width < alone  # two data sets tell more than one
+    (claim,) = made["claims"]
+    assert claim["verdict"] == HOLDS and claim["tested"] == "1 of 5 pairs"
+    table4 = tables.build(made_up("amplify-table4", {"Input layer": 0.6, "Middle layer": 0.7, "Last layer": 0.8,
+                                                     "No mixup": 0.5}))  # fmt: skip
+    mean = next(cell for cell in table4["cells"] if cell["row"] == "Mean")
+    assert abs(mean["mean"] - 70) < 1 and mean["published"] == "82.84 ± 0.322"
+    table1 = tables.build(made_up("batchmixup-table1", {"RoBERTa-large": 0.7, "w/ MIXUP": 0.7, "w/ BATCHMIXUP": 0.7},
+                                  place=("entailment", "1%", "1%")))  # fmt: skip
+    guess = next(cell for cell in table1["cells"] if cell["row"].startswith("random"))
+    assert guess["mean"] == 50
+    (claim,) = [claim for claim in table1["claims"] if claim["metric"] == "minutes_per_epoch"]
+    assert claim["tested"] == "1 of 2 pairs"  # measured at 1 % for the published 100 %: a ratio of times
+
+
+def test_audit_gives_the_cost_with_an_interval() -> None:
+    rows = {"No mixup": 0.7, "EmbedMix": 0.75, "EmbedMix, labels as published": 0.7}
+    parts = [made_up("audit", rows, place=(key, "300", "full")) for key in ("mrpc", "trec_fine")]
+    made = tables.build(Measured(parts[0].run, parts[0].cells + parts[1].cells))
+    assert [entry["dataset"] for entry in made["audit"]] == ["mrpc", "trec_fine", "mean of 2"]
+    for entry in made["audit"]:
+        assert entry["cost"]["lo"] < 5 < entry["cost"]["hi"] and entry["verdict"] == "costs accuracy"
+    assert "cost of the mistake" in output.markdown(made)
+
+
+def test_variances_are_compared() -> None:
+    found = made_up("amplify-table2", {"No mixup": 0.7, "Ours": 0.7}, seeds=12, place=("trec_fine", "300", "full"))
+    made = tables.build(found)
+    claims = [claim for claim in made["claims"] if claim["of"] == "spread"]
+    assert claims and claims[0]["verdict"] in (HOLDS, FAILS, UNSURE) and claims[1]["verdict"] == UNKNOWN
+
+
+def test_compact_outputs_keep_the_metrics() -> None:
+    rng = np.random.default_rng(3)
+    for classes in (2, 3, 7, 300):
+        labels = rng.integers(0, classes, 500)
+        logits = (2 * rng.normal(size=(500, classes)) + 2 * np.eye(classes)[labels]).astype(np.float32)
+        logits[:5] = 0  # ties
+        kept = Outputs.of(logits, labels)
+        exact, again = calibration.metrics(logits, labels), calibration.metrics(kept.logits(), labels)
+        for name in ("accuracy", "mcc", "macro_f1"):
+            assert exact[name] == pytest.approx(again[name], abs=1e-12), (classes, name)
+        assert again["nll"] == pytest.approx(exact["nll"], rel=2e-4)
+        assert again["ece"] == pytest.approx(exact["ece"], abs=2e-3)
+
+
+def test_words() -> None:
+    assert planning.match_rows(["a, b,a"], ["a", "a, b"]) == ["a, b", "a"]
+    with pytest.raises(OptionError, match="did you mean 'EmbedMix'"):
+        planning.match_rows(["EmbdMix"], ["TMix", "EmbedMix"])
+    command = ["mixwell", "paper", "run", "x", "--data", "/home/me/d", "--output=/home/me/o", "--seeds", "3"]
+    assert measured.anonymous(command) == [*command[:5], "DATA", "--output=OUTPUT", "--seeds", "3"]
+
+
+def test_beta_densities() -> None:
+    from mixwell.papers.figures import densities
+    from mixwell.plan import draw_lam, generator
+
+    found = densities({"alphas": [0.2, 2.0], "points": 99, "samples": [1, 5], "samples_alpha": 0.1})
+    rng = generator(1)
+    for rule, alpha, samples, mean in (
+        ("max_of", 0.1, 5, found["means"]["max_of"]["5"]),
+        ("folded", 0.2, 1, found["means"]["folded"]["0.2"]),
+    ):
+        drawn = [draw_lam(rule, alpha, samples, rng) for _ in range(4000)]
+        assert np.mean(drawn) == pytest.approx(mean, abs=0.01)
+    assert np.trapezoid(found["beta"]["2.0"], found["x"]) == pytest.approx(1, abs=0.01)
