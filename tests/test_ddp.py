@@ -109,7 +109,7 @@ def test_gradients_are_the_mean_of_both_ranks(ranks, name):
     """Each rank's gradients from a single process under its own draw, averaged by hand."""
     single = []
     for rank in range(2):
-        seed, lam, layer, permutation = ranks[rank][name]["draws"][0]
+        _, lam, layer, permutation = ranks[rank][name]["draws"][0]
         model = build()
         mixer = mixwell.attach(model, name)
         pin = dict(permutation=permutation)

@@ -158,7 +158,7 @@ class PointHook(Hook):
             x = first_input(args, kwargs)
             rows, last = torch.arange(x.shape[0], device=x.device), step.last
             mixed = mixer.method.mix(x[rows, last], plan, number, step)
-            return replace_input(args, kwargs, x.index_put((rows, last), mixed))
+            return replace_input(args, kwargs, x.index_put((rows, last), mixed.to(x.dtype)))
         x = output if isinstance(output, Tensor) else output[0]
         if x.shape[0] != plan.permutation.shape[0]:
             raise BatchError(
