@@ -1,0 +1,91 @@
+"""Run the snippets of docs/integrations.md as they stand there."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import textwrap
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+
+HERE = Path(__file__).parent
+TEXT = (HERE.parent / "docs" / "integrations.md").read_text(encoding="utf-8")
+SECTIONS = re.split(r"^## ", TEXT, flags=re.MULTILINE)[1:]
+SNIPPETS = {
+    section.splitlines()[0]: code
+    for section in SECTIONS
+    for code in re.findall(r"^```python\n(.*?)^```", section, flags=re.MULTILINE | re.DOTALL)
+}
+PRELUDE = """
+import torch
+import zoo
+
+torch.set_num_threads(1)
+rows = zoo.batch(rows=8)
+train_dataset = [{key: value[row] for key, value in rows.items()} for row in range(8)]
+loader = torch.utils.data.DataLoader(train_dataset, batch_size=4)
+model = zoo.tiny("bert", dropout=0.1).eval()
+"""
+
+
+def test_every_loop_has_a_snippet():
+    wanted = ("Plain", "Trainer", "Accelerate", "Lightning", "PEFT", "torch.compile", "bf16", "DDP")
+    for word in wanted:
+        assert any(word in title for title in SNIPPETS), word
+    assert TEXT.count("```python") == len(SNIPPETS)
+
+
+@pytest.fixture
+def _quiet():
+    from accelerate.state import AcceleratorState, GradientState
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+    AcceleratorState._reset_state(reset_partial_state=True)
+    GradientState._reset_state()
+
+
+@pytest.mark.usefixtures("_quiet")
+@pytest.mark.parametrize("title", [title for title in SNIPPETS if "DDP" not in title])
+def test_snippet(title, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
+    space: dict = {"__name__": "snippet"}
+    exec(PRELUDE, space)
+    start = {key: value.clone() for key, value in space["model"].state_dict().items()}
+    trained = space["model"]
+    # Neither a C++ compiler nor a processor that keeps its promises on bf16 is needed here.
+    with torch.compiler.set_stance("default", force_backend="eager"), torch.backends.mkldnn.flags(enabled=False):
+        exec(compile(SNIPPETS[title], title, "exec"), space)
+    assert space["mixer"].last is not None
+    if "PEFT" in title:
+        assert (tmp_path / "adapter" / "adapter_model.safetensors").is_file()
+    else:
+        end = trained.state_dict()
+        assert any(not torch.equal(start[key], end[key]) for key in start)
+
+
+def test_ddp_snippet(tmp_path):
+    title = next(title for title in SNIPPETS if "DDP" in title)
+    check = """
+    import os, pathlib
+    pathlib.Path("rank" + os.environ["RANK"]).write_text(str(mixer.last.seed))
+    """
+    script = tmp_path / "train.py"
+    script.write_text(PRELUDE + SNIPPETS[title] + textwrap.dedent(check))
+    path = os.pathsep.join([str(HERE), str(HERE.parent / "src"), os.environ.get("PYTHONPATH", "")])
+    command = [
+        sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_addr", "127.0.0.1",
+        "--master_port", "0", str(script),
+    ]  # fmt: skip
+    environment = {**os.environ, "PYTHONPATH": path, "GLOO_SOCKET_IFNAME": "lo"}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-2000:]
+    seeds = {(tmp_path / f"rank{rank}").read_text() for rank in range(2)}
+    assert len(seeds) == 2
