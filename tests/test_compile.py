@@ -92,7 +92,7 @@ def test_one_graph_whatever_is_drawn(name):
     ],
 )
 def test_other_layouts(kind, name, options):
-    compiled = Run(kind, name, options, how="wrapper")
+    compiled = Run(kind, name, options, how="wrapper", backend="eager")
     assert compiled.graphs == [1] * 6
     compiled.same_as(Run(kind, name, options), **EXACT)
 
@@ -109,13 +109,13 @@ def test_a_model_that_breaks_its_own_graph():
 )
 def test_compiled_in_place(name, options):
     """model.compile(): the passes that a method runs for itself go around the compiler."""
-    compiled = Run("bert", name, options, how="method")
+    compiled = Run("bert", name, options, how="method", backend="eager")
     assert compiled.graphs == [1] * 6
     compiled.same_as(Run("bert", name, options), **EXACT)
 
 
 def test_eval_in_between_and_detach():
-    run = Run("bert", "manifold", {}, how="wrapper", steps=2)
+    run = Run("bert", "manifold", {}, how="wrapper", steps=2, backend="eager")
     plain = build().eval()
     with torch.no_grad():
         want = plain(**zoo.batch()).logits

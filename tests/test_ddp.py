@@ -76,7 +76,7 @@ def worker(folder: Path) -> None:
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory):
-    """What both ranks kept, run by torchrun's variables."""
+    """What both ranks kept, started with torchrun's variables."""
     folder = tmp_path_factory.mktemp("ddp")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -91,9 +91,13 @@ def ranks(tmp_path_factory):
         running.append(
             subprocess.Popen([sys.executable, "-c", script], env={**os.environ, **told}, stderr=subprocess.PIPE)
         )
-    for process in running:
-        errors = process.communicate(timeout=300)[1]
-        assert process.returncode == 0, errors.decode()[-2000:]
+    try:
+        for process in running:
+            errors = process.communicate(timeout=120)[1]
+            assert process.returncode == 0, errors.decode()[-2000:]
+    finally:
+        for process in running:
+            process.kill()
     return [torch.load(folder / f"rank{rank}.pt") for rank in range(2)]
 
 

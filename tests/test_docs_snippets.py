@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 import textwrap
@@ -81,11 +82,18 @@ def test_ddp_snippet(tmp_path):
     script.write_text(PRELUDE + SNIPPETS[title] + textwrap.dedent(check))
     path = os.pathsep.join([str(HERE), str(HERE.parent / "src"), os.environ.get("PYTHONPATH", "")])
     command = [
-        sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_addr", "127.0.0.1",
-        "--master_port", "0", str(script),
+        sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1",
+        "--nproc_per_node", "2", str(script),
     ]  # fmt: skip
     environment = {**os.environ, "PYTHONPATH": path, "GLOO_SOCKET_IFNAME": "lo"}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr[-2000:]
+    with subprocess.Popen(
+        command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as running:
+        try:
+            errors = running.communicate(timeout=120)[1]
+        except subprocess.TimeoutExpired:
+            os.killpg(running.pid, signal.SIGKILL)  # the workers too
+            raise
+    assert running.returncode == 0, errors[-2000:]
     seeds = {(tmp_path / f"rank{rank}").read_text() for rank in range(2)}
     assert len(seeds) == 2
