@@ -114,8 +114,11 @@ def test_failed_cells(
 
 
 def test_report(finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:  # noqa: F811
-    assert main(["report", str(finished)]) == 0
+    assert main(["report", str(finished), "-f", "md"]) == 0
     assert capsys.readouterr().out.startswith("# Comparison")
+    assert main(["report", str(finished)]) == 0
+    assert (finished / "report.html").read_text().startswith("<!doctype html>")
+    assert str(finished / "report.html") in capsys.readouterr().err
     assert main(["report", str(finished), "-o", str(tmp_path / "page.html")]) == 0
     assert (tmp_path / "page.html").read_text().startswith("<!doctype html>")
     for line in (["report", str(tmp_path)], ["report", str(finished), "-f", "pdf"], ["report", str(tmp_path / "x")]):

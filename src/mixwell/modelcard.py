@@ -139,7 +139,8 @@ def write_results(
     Returns:
         What metrics.json is to hold.
     """
-    from mixwell.report import plots
+    from mixwell.report import plots, story
+    from mixwell.report import run as run_page
 
     task = data.task
     outputs = {
@@ -178,6 +179,8 @@ def write_results(
                 panels.append((title, calibration.reliability_bins(probs, labels["test"]),
                                calibration.ece(probs, labels["test"])))  # fmt: skip
             write_text(folder.path / "reliability.svg", plots.reliability(panels))
+        texts = story.texts_of(data.test)
+        write_text(folder.path / "report.html", run_page.page_of(folder.path, record, metrics, texts))
     return metrics
 
 

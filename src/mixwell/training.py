@@ -135,6 +135,16 @@ class TrainSettings:
         name = re.sub(r"[^\w.-]+", "-", Path(self.data).name.split(".")[0]).strip("-") or "data"
         return self.output or str(Path("runs") / f"{name}-{self.method}")
 
+    def load_data(self) -> TextData:
+        """Read, split and sample the texts."""
+        from mixwell import data as texts
+
+        found = texts.load(
+            self.data, text=self.text, text_pair=self.text_pair, label=self.label, task=self.task,
+            split_seed=self.split_seed, validation=self.validation, test=self.test, drop_leaks=self.drop_leaks,
+        )  # fmt: skip
+        return found.sample(self.fraction, self.per_class, self.max_train, self.sample_seed)
+
     def to_dict(self) -> dict[str, Any]:
         """The settings as plain values."""
         return dataclasses.asdict(self)
@@ -449,11 +459,7 @@ def _run(settings: TrainSettings, folder: RunFolder, reporter: Reporter, record:
         return RunResult(folder.path, read_metrics(folder.path), was_finished=True)
     began = time.monotonic()
     with quiet_libraries():
-        found = texts.load(
-            settings.data, text=settings.text, text_pair=settings.text_pair, label=settings.label, task=settings.task,
-            split_seed=settings.split_seed, validation=settings.validation, test=settings.test,
-            drop_leaks=settings.drop_leaks,
-        ).sample(settings.fraction, settings.per_class, settings.max_train, settings.sample_seed)  # fmt: skip
+        found = settings.load_data()
         if record is not None and record["data"]["fingerprint"] != found.fingerprint:
             raise RunError(
                 f"{settings.data}: the data changed since the run {folder.path} began; bring the old data back"

@@ -77,7 +77,8 @@ def main(words: Sequence[str] | None = None) -> int:
     # The base of Typer's own errors; Typer brings its own click or uses the other one, by version.
     usage = [kind for kind in typer.BadParameter.__mro__ if hasattr(kind, "format_message")][-1]
     try:
-        code = typer.main.get_command(build_app(words))(args=words, prog_name="mixwell", standalone_mode=False)
+        app = typer.main.get_command(build_app(words))
+        code = app(args=words, prog_name="mixwell", standalone_mode=False, obj=words)
         if code == 130:  # how newer versions of Typer report Ctrl-C
             raise KeyboardInterrupt
         return code if isinstance(code, int) else 0

@@ -8,22 +8,41 @@ import typer
 
 
 def command(
-    folder: Annotated[str, typer.Argument(help="The folder of a comparison.")],
-    format: Annotated[str | None, typer.Option("--format", "-f", help="md, csv, json, latex or html.")] = None,
+    folder: Annotated[str, typer.Argument(help="The folder of a comparison, or of a run of mixwell train.")],
+    format: Annotated[str | None, typer.Option("--format", "-f", help="html, md, csv, json or latex.")] = None,
     output: Annotated[
-        str | None, typer.Option("--output", "-o", help="The file to write; its name tells the format.")
+        str | None,
+        typer.Option(
+            "--output", "-o", help="The file to write; its name tells the format. Default: FOLDER/report.html; "
+            "other formats are printed.",
+        ),
     ] = None,
     level: Annotated[float, typer.Option(help="Of the intervals.")] = 0.95,
-) -> None:
-    """Show what a comparison found, from its records."""
+    title: Annotated[str, typer.Option(help="Of the page.")] = "Comparison",
+    texts: Annotated[bool, typer.Option(help="Show the texts of the most confident mistakes in the page.")] = True,
+) -> None:  # fmt: skip
+    """Make a page about a comparison or a run, or print its table, from what the folder holds."""
     import sys
+    from pathlib import Path
 
-    from mixwell.compare import export, summary
-    from mixwell.compare.records import Records
+    from mixwell.compare import export
+    from mixwell.errors import OptionError
     from mixwell.files import write_text
 
     chosen = export.choose_format(format, output)
-    text = export.export(summary.read_summary(Records(folder), level), chosen)
+    if (Path(folder) / "run.json").exists():
+        from mixwell.report.run import page
+
+        if chosen != "html":
+            raise OptionError(f"--format {chosen}: a single run has a page only; its numbers are in metrics.json")
+        text = page(Path(folder), texts=texts)
+    else:
+        from mixwell.compare.records import Records
+        from mixwell.compare.summary import read_summary
+
+        text = export.export(read_summary(Records(folder), level), chosen, title=title, texts=texts)
+    if output is None and chosen == "html":
+        output = str(Path(folder) / "report.html")
     if output is None:
         print(text, end="")
     else:

@@ -21,24 +21,31 @@ JSON_FORMAT = "mixwell comparison 1"
 
 
 def choose_format(format: str | None, output: str | None) -> str:
-    """The format that was asked for, or that a file's name tells; Markdown otherwise.
+    """The format that was asked for, or that a file's name tells; a page otherwise.
 
     Raises:
         OptionError: it is unknown.
     """
     if format is None:
-        return _SUFFIXES.get(Path(output).suffix.lower(), "md") if output else "md"
+        return _SUFFIXES.get(Path(output).suffix.lower(), "md") if output else "html"
     if format not in FORMATS:
         raise OptionError(f"format {format!r} is unknown{nearest(format, FORMATS)}; use one of {', '.join(FORMATS)}")
     return format
 
 
-def export(summary: Summary, format: str) -> str:
-    """The summary as a text of one of the `FORMATS`."""
-    if format == "html":
-        from mixwell.report.simple import page
+def export(summary: Summary, format: str, *, title: str = "Comparison", texts: bool = True) -> str:
+    """The summary as a text of one of the `FORMATS`.
 
-        return page(summary)
+    Args:
+        summary: of the records.
+        format: one of the `FORMATS`.
+        title: of the page.
+        texts: show texts of test rows in the page.
+    """
+    if format == "html":
+        from mixwell.report.compare import page
+
+        return page(summary, title=title, texts=texts)
     writers: dict[str, Callable[[Summary], str]] = {"md": markdown, "csv": to_csv, "json": to_json, "latex": latex}
     return writers[format](summary)
 

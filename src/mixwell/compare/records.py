@@ -131,6 +131,20 @@ class Records:
         with open(self.path / "log.jsonl", "a", encoding="utf-8") as stream:
             stream.write(line + "\n")
 
+    def commands(self) -> list[str]:
+        """The command lines that worked on the folder, each once, from its log."""
+        found: dict[str, None] = {}
+        try:
+            with open(self.path / "log.jsonl", encoding="utf-8") as stream:
+                for line in stream:
+                    with contextlib.suppress(ValueError, KeyError, TypeError):  # a line cut short by a kill
+                        values = json.loads(line)
+                        if values["event"] == "command":
+                            found[str(values["command"])] = None
+        except FileNotFoundError:
+            pass
+        return list(found)
+
     # --- finished cells ---
 
     def has(self, key: str) -> bool:

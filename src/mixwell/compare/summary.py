@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from mixwell.compare.records import CorruptRecord, Failure, Record, Records
@@ -67,6 +67,7 @@ class Group:
         temperature: plain training with a temperature against plain training; None for regression.
         sentences: the conclusion.
         failed: cells that failed.
+        records: the finished cells.
     """
 
     title: str
@@ -78,6 +79,7 @@ class Group:
     temperature: Comparison | None
     sentences: tuple[str, ...]
     failed: tuple[Failure, ...] = ()
+    records: tuple[Record, ...] = ()
 
     @property
     def methods(self) -> list[str]:
@@ -106,10 +108,11 @@ class Group:
 
 @dataclass(frozen=True)
 class Summary:
-    """All comparisons of a folder, and what the user should know about it."""
+    """All comparisons of a folder, what the user should know about it, and the commands that made it."""
 
     groups: tuple[Group, ...]
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
+    commands: tuple[str, ...] = ()
 
 
 def read_summary(records: Records, level: float = 0.95) -> Summary:
@@ -126,7 +129,8 @@ def read_summary(records: Records, level: float = 0.95) -> Summary:
         except CorruptRecord as error:
             notes.append(f"record {key[:12]} is corrupt ({error}) and left out; `mixwell compare` trains it again")
     found.sort(key=_order)
-    return dataclasses.replace(summarise(found, list(records.failures()), level), notes=tuple(notes))
+    made = summarise(found, list(records.failures()), level)
+    return dataclasses.replace(made, notes=tuple(notes), commands=tuple(records.commands()))
 
 
 def _order(record: Record) -> tuple[Any, ...]:
@@ -210,6 +214,7 @@ def _group(title: str, spec: CellSpec, found: list[Record], failed: list[Failure
         "train_rows": (min(sizes), max(sizes)),
         "test_rows": found[0].result["test"]["rows"] if found else 0,
         "failed": tuple(failed),
+        "records": tuple(found),
     }
     if BASELINE not in by_method:
         words = "Plain training has no finished run here yet, so there is nothing to compare with."

@@ -1,0 +1,320 @@
+"""The page about a comparison: `prepare` makes plain values of a summary, the template lays them out."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from mixwell.compare import export
+from mixwell.compare.records import Record
+from mixwell.compare.spec import BASELINE
+from mixwell.compare.statistics import BETTER, CALIBRATION, PRIMARY, WORSE, metric_info
+from mixwell.compare.summary import TEMPERATURE, Column, Group, Summary
+from mixwell.report import charts, story, svg
+from mixwell.report.look import loss_views, method_view
+from mixwell.report.page import render
+
+TEMPLATE = "compare.html.j2"
+_SHORT = {"nll": "NLL", "nll_after": "NLL after T", "ece": "ECE", "ece_after": "ECE after T"}
+_SETTINGS_FIRST = ("epochs", "batch_size", "learning_rate", "max_length", "patience", "best_metric")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell of the leaderboard: what is shown, and the number it is sorted by."""
+
+    text: str
+    value: str = ""
+    kind: str = ""
+
+
+@dataclass(frozen=True)
+class Head:
+    """The head of a column: whether it holds numbers, and whether low ones come first when it is sorted."""
+
+    name: str
+    number: bool = True
+    low: bool = False
+
+
+def page(summary: Summary, *, title: str = "Comparison", texts: bool = True) -> str:
+    """The page as HTML.
+
+    Args:
+        summary: of the records.
+        title: of the page.
+        texts: show the texts of the most confident mistakes.
+    """
+    return render(TEMPLATE, scripts=("compare.js",), **prepare(summary, title=title, texts=texts))
+
+
+def prepare(summary: Summary, *, title: str = "Comparison", texts: bool = True) -> dict[str, Any]:
+    """What the template shows, as plain values."""
+    names = _method_names(summary)
+    numbers = {name: at for at, name in enumerate(names)}
+    groups = [_group(group, numbers, texts) for group in summary.groups]
+    return {
+        "title": title,
+        "notes": list(summary.notes),
+        "groups": groups,
+        "verdict": _verdict(summary),
+        "board": _board(summary),
+        "growth": _growth(summary, numbers),
+        "data_names": _unique(group["data"] for group in groups),
+        "samples": _unique(group["sample"] for group in groups),
+        "methods": names,
+        "focus": next((name for group in groups for name in group["order"] if name != BASELINE), BASELINE),
+        "legend": [{"name": name, "key": svg.key(at)} for name, at in numbers.items()],
+        "commands": list(summary.commands),
+        "versions": _versions(summary),
+    }
+
+
+def _unique(values: Any) -> list[str]:
+    return list(dict.fromkeys(values))
+
+
+def _method_names(summary: Summary) -> list[str]:
+    """All trained methods, plain training first: the order gives the colours, the same in all charts."""
+    found = _unique(name for group in summary.groups if group.comparison for name in group.comparison.methods)
+    return sorted(found, key=lambda name: name != BASELINE)
+
+
+def _verdict(summary: Summary) -> str:
+    """How many comparisons have a winner, when there are several."""
+    ready = [group for group in summary.groups if group.comparison is not None]
+    if len(ready) < 2:
+        return ""
+    won: list[str] = []
+    for group in ready:
+        metric = PRIMARY[group.spec.task]
+        rows = [group.row(name, metric) for name in group.methods if name not in (BASELINE, TEMPERATURE)]
+        won += [group.title] * any(row and row.difference and row.difference.verdict == BETTER for row in rows)
+    if not won:
+        return f"In none of the {len(ready)} comparisons does any method beat plain training."
+    return f"In {len(won)} of {len(ready)} comparisons some method beats plain training: {'; '.join(won)}."
+
+
+# --- the leaderboard --------------------------------------------------------------------------------------------------
+
+
+def _board(summary: Summary) -> dict[str, Any]:
+    """All candidates of all comparisons in one table; a comparison without a metric leaves its cell empty."""
+    ready = [group for group in summary.groups if group.comparison is not None]
+    columns = list({column.metric: column for group in ready for column in group.columns}.values())
+    places = [Head("data", number=False), Head("training rows", low=True)]
+    heads = [Head("method", number=False), *(places if len(summary.groups) > 1 else [])]
+    changes = [
+        Head("difference"),
+        Head("verdict", number=False),
+    ]
+    for column in columns:
+        low = column.metric == "seconds_per_step" or not metric_info(column.metric).higher_is_better
+        heads.append(Head(f"{column.title} %" if column.percent else column.title, low=low))
+        if column is columns[0]:
+            heads += changes
+    heads.append(Head("seeds"))
+    rows = [
+        _board_row(group, method, columns, places=len(summary.groups) > 1)
+        for group in ready
+        for method in group.methods
+    ]
+    return {"heads": heads, "rows": rows}
+
+
+def _board_row(group: Group, method: str, columns: list[Column], *, places: bool) -> dict[str, Any]:
+    main = group.columns[0]
+    first = group.row(method, main.metric)
+    assert first is not None
+    few, many = group.train_rows
+    difference = first.difference if method != TEMPERATURE else None
+    verdict = {BASELINE: "baseline", TEMPERATURE: "same decisions"}.get(method, "")
+    verdict = difference.verdict if difference else verdict
+    cells = [Cell(method, kind="t")]
+    if places:
+        cells += [Cell(group.spec.name, kind="t"), Cell(f"{few:,}" if few == many else f"{few:,}-{many:,}", str(many))]
+    changes = [
+        Cell(export.change(difference, main), _value(difference.mean if difference else math.nan)),
+        Cell(verdict, kind=f"t {verdict}" if verdict in (BETTER, WORSE) else "t"),
+    ]
+    for column in columns:
+        if len(columns) > 1 and column is columns[1]:
+            cells += changes
+        row = group.row(method, column.metric)
+        if row is None:
+            cells.append(Cell(""))
+            continue
+        spread = f" ± {export.figure(row.sd, column)}" if column is main and math.isfinite(row.sd) else ""
+        kind = row.difference.verdict if row.difference and row.difference.verdict in (BETTER, WORSE) else ""
+        cells.append(Cell(export.figure(row.mean, column) + spread, _value(row.mean), kind))
+    cells += [*(changes if len(columns) == 1 else []), Cell(str(first.seeds), str(first.seeds))]
+    return {
+        "cells": cells,
+        "data": group.spec.name,
+        "sample": group.spec.sample.title,
+        "base": method == BASELINE,
+    }
+
+
+def _value(number: float) -> str:
+    return repr(float(number)) if math.isfinite(number) else ""
+
+
+# --- over the training rows -------------------------------------------------------------------------------------------
+
+
+def _growth(summary: Summary, numbers: dict[str, int]) -> list[dict[str, Any]]:
+    """Charts over the size of the sample, for data sets that were compared at several."""
+    made = []
+    ready = [group for group in summary.groups if group.comparison is not None]
+    for name in _unique(group.spec.name for group in ready):
+        groups = sorted((each for each in ready if each.spec.name == name), key=lambda each: each.train_rows[1])
+        sizes = [group.train_rows[1] for group in groups]
+        if len(set(sizes)) < 2 or len(set(sizes)) != len(sizes):
+            continue
+        metrics = [PRIMARY[groups[0].spec.task]]
+        metrics += ["ece", "ece_after"] if groups[0].spec.task != "regression" else []
+        pictures = []
+        for metric in metrics:
+            scale = 1.0 if groups[0].spec.task == "regression" else 100.0
+            series = []
+            for method, at in numbers.items():
+                points = [_point(group, method, metric, scale) for group in groups]
+                known = [point for point in points if point is not None]
+                if known:
+                    series.append(charts.Series(method, at, known))
+            title = _metric_title(metric)
+            picture = charts.lines(
+                series, label=f"{title} against training rows, {name}", x_title="training rows",
+                y_title=f"{title}{' %' if scale == 100 else ''}", log=True, whole=True,
+            )  # fmt: skip
+            pictures.append({"title": title, "picture": picture})
+        made.append({"data": name, "pictures": pictures})
+    return made
+
+
+def _point(group: Group, method: str, metric: str, scale: float) -> tuple[float, float, float, float] | None:
+    assert group.comparison is not None
+    if method not in group.comparison.methods:
+        return None
+    row = group.row(method, metric)
+    if row is None:
+        return None
+    low, high = (row.mean - row.sd, row.mean + row.sd) if math.isfinite(row.sd) else (math.nan, math.nan)
+    return float(group.train_rows[1]), scale * row.mean, scale * low, scale * high
+
+
+def _metric_title(metric: str) -> str:
+    words = metric_info(metric).title
+    return words[0].upper() + words[1:]
+
+
+# --- one comparison ---------------------------------------------------------------------------------------------------
+
+
+def _group(group: Group, numbers: dict[str, int], with_texts: bool) -> dict[str, Any]:
+    texts, why = story.read_texts(group.spec) if with_texts and group.records else (None, "")
+    if not with_texts:
+        why = "the page was made without texts"
+    by_method: dict[str, list[Record]] = {}
+    for record in group.records:
+        by_method.setdefault(record.spec.label, []).append(record)
+    plain = by_method.get(BASELINE, [])
+    order = [name for name in group.methods if name in by_method]  # without the temperature, which trains nothing
+    told = {name: story.tell(by_method[name], plain, texts) for name in order}
+    return {
+        "title": group.title,
+        "order": order,
+        "data": group.spec.name,
+        "sample": group.spec.sample.title,
+        "task": group.spec.task,
+        "sentences": list(group.sentences),
+        "about": export.about(group),
+        "forests": _forests(group),
+        "level": f"{100 * group.comparison.level:g} %" if group.comparison else "",
+        "losses": loss_views(told, numbers),
+        "methods": [method_view(told[name], told.get(BASELINE), numbers) for name in order],
+        "why_no_texts": why if texts is None else "",
+        "cost": _cost(told),
+        "settings": _settings(group),
+        "failures": export.failures(group),
+    }
+
+
+def _forests(group: Group) -> list[dict[str, Any]]:
+    """Forest plots: of the main metric, of the calibration and of what the leaderboard shows beside."""
+    if group.comparison is None or len(group.comparison.methods) < 2:
+        return []
+    wanted = [PRIMARY[group.spec.task], CALIBRATION.get(group.spec.task, ""), "nll", "ece", "ece_after", "macro_f1"]
+    percent = {column.metric for column in group.columns if column.percent} | {"macro_f1"}
+    made = []
+    for metric in _unique(wanted):
+        if metric not in group.comparison.metrics:
+            continue
+        info, scale = metric_info(metric), 100.0 if metric in percent else 1.0
+        rows = []
+        for name in group.methods:
+            row = group.row(name, metric)
+            if row is None or row.difference is None or (name == TEMPERATURE and not metric.startswith(("nll", "ece"))):
+                continue
+            found, column = row.difference, Column(metric, info.title, scale == 100)
+            words = f"{export.change(found, column)}, {found.verdict}"
+            rows.append(
+                charts.Interval(
+                    name, scale * found.mean, scale * found.lo, scale * found.hi, found.verdict, words
+                )
+            )  # fmt: skip
+        if rows:
+            better = "right" if info.higher_is_better else "left"
+            label = f"Difference to plain training in {info.title}, {group.title}"
+            unit = ", points" if scale == 100 else ""
+            made.append(
+                {
+                    "title": _metric_title(metric),
+                    "short": _SHORT.get(metric) or _metric_title(metric),
+                    "picture": charts.forest(rows, label=label, better=better, unit=unit),
+                }
+            )
+    return made
+
+
+def _cost(told: dict[str, story.Method]) -> Any:
+    rows = []
+    for name, method in told.items():
+        if method.ratio is not None:
+            mean, lo, hi = method.ratio
+            words = f"{mean:.2f} times the seconds of a plain step"
+            words += f" [{lo:.2f}, {hi:.2f}]" if math.isfinite(lo) else ""
+            rows.append(charts.Interval(name, mean, lo, hi, "", words))
+    if not rows:
+        return None
+    return {
+        "picture": charts.forest(
+            rows, label="Seconds of a step against plain training", better="left", zero=1.0,
+            unit="seconds of a step, plain training = 1",
+        ),
+        "rows": [(row.name, row.words) for row in rows],
+    }  # fmt: skip
+
+
+def _settings(group: Group) -> list[tuple[str, str]]:
+    spec, settings = group.spec, dict(group.spec.settings)
+    first = [name for name in _SETTINGS_FIRST if name in settings]
+    rows = [
+        ("model", spec.model.rstrip("/").split("/")[-1]), ("weights", spec.weights[:16]),
+        ("data", spec.name), ("fingerprint of the data", spec.fingerprint[:16]), ("sample", spec.sample.title),
+        ("test rows", f"{group.test_rows:,}"), ("seeds", ", ".join(map(str, group.seeds))), ("task", spec.task),
+    ]  # fmt: skip
+    rest = [name for name in settings if name not in first]
+    return rows + [(name.replace("_", " "), _plain(settings[name])) for name in (*first, *rest)]
+
+
+def _plain(value: Any) -> str:
+    return "none" if value in (None, {}, []) else str(value)
+
+
+def _versions(summary: Summary) -> str:
+    found = [record.result["versions"] for group in summary.groups for record in group.records]
+    texts = _unique(", ".join(f"{name} {number}" for name, number in each.items()) for each in found)
+    return "; ".join(texts)
