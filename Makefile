@@ -21,6 +21,10 @@ $(VENV)/.test: $(VENV)/.demo
 demo: $(VENV)/.demo
 	$(BIN)/mixwell demo
 
+# Debian's Chromium, for the tests that open the pages; without it they are skipped.
+browsers:
+	command -v chromium >/dev/null || { apt-get update -qq && apt-get install -y -qq chromium chromium-driver; }
+
 test: $(VENV)/.test lint
 	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n 2 --dist loadgroup
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from mixwell.errors import DataError, OptionError
-from mixwell.papers import protocols
+from mixwell.papers import protocols, reading
 
 NAMES = [
     "amplify-table1", "amplify-table2", "amplify-table3", "amplify-table4", "amplify-figure2", "amplify-figure3",
@@ -63,7 +63,7 @@ def test_every_scale_can_be_planned(name, scale):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_settings_are_those_of_training(name):
-    from mixwell.training import TrainSettings
+    from mixwell.settings import TrainSettings
 
     for scale in protocols.SCALES:
         for run in protocols.get(name).cells(scale):
@@ -229,7 +229,7 @@ plain = ["81.20 ± 0.4"]
 def read(tmp_path, text):
     path = tmp_path / "mine.toml"
     path.write_text(text, encoding="utf-8")
-    return protocols.load(path)
+    return reading.load(path)
 
 
 def test_good_file(tmp_path):

@@ -332,7 +332,7 @@ def test_repeated_batches_are_the_same_rows() -> None:
 # --- statistics on made-up records ------------------------------------------------------------------------------------
 
 
-MRPC = ("mrpc", "300", "full")
+MRPC = ("mrpc", "150", "full")
 
 
 def made_up(name: str, accuracy: dict[str, float], *, seeds: int = 8, place: tuple[str, str, str] = MRPC) -> Measured:
@@ -399,7 +399,7 @@ def test_claims_and_order(ours: float, verdict: str) -> None:
 
 def test_means_over_data_sets_and_derived_rows() -> None:
     parts = [
-        made_up("amplify-table1", {"No mixup": 0.6, "5": 0.8, "1": 0.6}, place=(key, "300", "full"))
+        made_up("amplify-table1", {"No mixup": 0.6, "5": 0.8, "1": 0.6}, place=(key, "150", "full"))
         for key in ("mrpc", "trec_fine")
     ]
     made = tables.build(Measured(parts[0].run, parts[0].cells + parts[1].cells))
@@ -424,7 +424,7 @@ def test_means_over_data_sets_and_derived_rows() -> None:
 
 def test_audit_gives_the_cost_with_an_interval() -> None:
     rows = {"No mixup": 0.7, "EmbedMix": 0.75, "EmbedMix, labels as published": 0.7}
-    parts = [made_up("audit", rows, place=(key, "300", "full")) for key in ("mrpc", "trec_fine")]
+    parts = [made_up("audit", rows, place=(key, "150", "full")) for key in ("mrpc", "trec_fine")]
     made = tables.build(Measured(parts[0].run, parts[0].cells + parts[1].cells))
     assert [entry["dataset"] for entry in made["audit"]] == ["mrpc", "trec_fine", "mean of 2"]
     for entry in made["audit"]:

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 from torch import nn
 
+from mixwell.checks import check_attachable
 from mixwell.errors import MixwellError
 from mixwell.methods import load_all
-from mixwell.mixer import Mixer, _check_attachable
+from mixwell.mixer import Mixer
 from mixwell.points import KINDS, Points, find_points
 
 
@@ -53,7 +54,7 @@ def inspect(model: nn.Module) -> Inspection:
     Args:
         model: a transformers model, not attached and not compiled.
     """
-    _check_attachable(model)
+    check_attachable(model)
     points = find_points(model)
     fits: dict[str, str] = {}
     for name, method in load_all().items():

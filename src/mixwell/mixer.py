@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
-import inspect as _inspect
 import weakref
 from collections.abc import Iterator
 from typing import Any
@@ -18,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from mixwell._version import __version__
+from mixwell.checks import MIXERS, adapters, check_attachable, check_task, forward_names
 from mixwell.errors import (
     AttachError,
     BatchError,
@@ -25,14 +25,12 @@ from mixwell.errors import (
     UnpaidLossError,
     UnsupportedModelError,
 )
-from mixwell.hooks import After, Backward, Before, BlockInput, Guard, Hook, PointHook, Reached, WordIds, enter, inert
+from mixwell.hooks import After, Backward, Before, BlockInput, Guard, Hook, PointHook, Reached, WordIds, enter
 from mixwell.loss import Criterion, check_labels, check_reproduces, task_kind
 from mixwell.methods import Method, build
 from mixwell.plan import Plan, check_permutation, draw_permutation, generator, take_seed
-from mixwell.points import Point, Points, base_config, base_model, find_points, logits_of, probe_inputs, training_flags
+from mixwell.points import Point, Points, base_config, find_points, logits_of, probe_inputs, training_flags
 from mixwell.step import Payment, Step
-
-_MIXERS: weakref.WeakSet[Mixer] = weakref.WeakSet()
 
 
 def attach(model: nn.Module, method: str | Method, **options: Any) -> Mixer:
@@ -51,62 +49,8 @@ def attach(model: nn.Module, method: str | Method, **options: Any) -> Mixer:
         >>> model(**batch).loss.backward()  # the mixed loss
     """
     chosen = build(method, options)
-    _check_attachable(model)
+    check_attachable(model)
     return Mixer(model, chosen, find_points(model))
-
-
-def _check_attachable(model: nn.Module) -> None:
-    if isinstance(model, nn.DataParallel):
-        raise AttachError(
-            "nn.DataParallel copies the model in every forward and cannot be mixed; use DistributedDataParallel "
-            "(torchrun or accelerate launch), or one device"
-        )
-    if isinstance(model, nn.parallel.DistributedDataParallel):
-        raise AttachError("attach to the model before it is wrapped in DistributedDataParallel (or to model.module)")
-    if any(
-        isinstance(module, torch._dynamo.eval_frame.OptimizedModule)
-        or getattr(module, "_compiled_call_impl", None) is not None
-        for module in model.modules()
-    ):
-        raise AttachError("the model is compiled already and would ignore the hooks; attach first, then torch.compile")
-    inside = set(map(id, model.modules()))
-    for other in list(_MIXERS):
-        if not other.attached:
-            continue
-        if other.model is model:
-            raise AttachError(
-                f"the model already has {other.method.name!r} attached; call its detach() first, or use the mixer "
-                f"you have"
-            )
-        if id(other.model) in inside:
-            raise AttachError(
-                f"a part of this model ({type(other.model).__name__}) has {other.method.name!r} attached; detach it, "
-                f"then attach to the whole model (with PEFT: attach after get_peft_model)"
-            )
-        if any(module is model for module in other.model.modules()):
-            raise AttachError(
-                f"this model is a part of {type(other.model).__name__}, which has {other.method.name!r} attached; only "
-                f"the outermost model is attached"
-            )
-    for module in model.modules():
-        for hooks in (module._forward_hooks, module._forward_pre_hooks):
-            for key in [key for key, hook in hooks.items() if hook is inert]:
-                del hooks[key]  # left in a copy of an attached model
-
-
-def _check_task(method: Method, points: Points, model: nn.Module) -> None:
-    """Raise if a method cannot serve what the model is for."""
-    what = {"sequence": "one label a row", "token": "one label a token", "span": "start and end positions"}
-    if points.task not in method.tasks:
-        raise UnsupportedModelError(
-            f"method {method.name!r} needs {what[method.tasks[0]]}, but {type(model).__name__} predicts "
-            f"{what[points.task]}; mixwell.inspect(model) lists the methods that fit"
-        )
-    if points.modality not in method.modalities:
-        raise UnsupportedModelError(
-            f"method {method.name!r} works on {' and '.join(method.modalities)}, but {type(model).__name__} reads "
-            f"{points.modality}s"
-        )
 
 
 class Mixer:
@@ -118,7 +62,7 @@ class Mixer:
         self.method = copy.copy(method)  # what a method learns belongs to one mixer
         method = self.method
         self.points = points
-        _check_task(method, points, model)
+        check_task(method, points, model)
         self.sites: list[Point] = method.sites(points)
         self.last: Plan | None = None
         self.progress: float | None = None
@@ -134,8 +78,8 @@ class Mixer:
         self._loss_checked = method.loss_fn is not None
         self.checked: set[str] = set()
         self._handles: list[Any] = []
-        self._names = _forward_names(model)
-        self._adapters = _adapters(model)
+        self._names = forward_names(model)
+        self._adapters = adapters(model)
         self._install()
         try:
             method.prove(self)
@@ -168,7 +112,7 @@ class Mixer:
         self._hook(self.model.register_forward_pre_hook, Before(self))
         self._hook(self.model.register_forward_hook, After(self), always_call=True)
         self.attached = True
-        _MIXERS.add(self)
+        MIXERS.add(self)
 
     def _hook(self, register: Any, hook: Hook, **how: Any) -> None:
         handle = register(hook, with_kwargs=True, **how)
@@ -350,7 +294,7 @@ class Mixer:
             self._off = True
             return None
         self._off = False
-        if _adapters(self.model) != self._adapters:
+        if adapters(self.model) != self._adapters:
             raise AttachError(
                 "PEFT adapters were added or removed after attach; call mixer.detach(), then get_peft_model, then "
                 "attach to the model it returns"
@@ -598,20 +542,6 @@ class _Pin:
     permutation: Tensor | None = None
     site: int | None = None
     in_eval: bool = False
-
-
-def _forward_names(model: nn.Module) -> list[str]:
-    """Return the names of the positional arguments: the wrapper's own, or those of the model it passes them on to."""
-    for module in (model, base_model(model)):
-        parameters = list(_inspect.signature(type(module).forward).parameters.values())[1:]
-        if names := [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]:
-            return names
-    return []
-
-
-def _adapters(model: nn.Module) -> list[str]:
-    """Return the names of the PEFT adapters in a model; PEFT leaves them on the model it changes."""
-    return list(getattr(base_model(model), "peft_config", None) or ())
 
 
 def _with_loss(output: Any, loss: Tensor) -> Any:

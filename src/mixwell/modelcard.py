@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from mixwell.data import TextData
     from mixwell.models import LoadedModel
     from mixwell.progress import Reporter
-    from mixwell.training import FitResult, TrainSettings
+    from mixwell.settings import TrainSettings
+    from mixwell.training import FitResult
 
 METRICS_FORMAT = "mixwell metrics 1"
 EVALUATED = ("validation", "test")

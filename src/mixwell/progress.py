@@ -19,7 +19,7 @@ from mixwell.errors import OptionError, RunError, nearest
 from mixwell.runs import Interrupted, StopSignal, processes, prune, rank, write_manifest
 
 if TYPE_CHECKING:
-    from mixwell.training import TrainSettings
+    from mixwell.settings import TrainSettings
 
 # Fields of TrainingArguments that have an option of their own, or that a run depends on.
 TAKEN = {

@@ -137,7 +137,7 @@ class Grid:
 
     def settings_list(self) -> list[dict[str, Any]]:
         """All combinations of the settings, each checked."""
-        from mixwell.training import TrainSettings
+        from mixwell.settings import TrainSettings
 
         for name in self.settings:
             if name not in SETTINGS:

@@ -19,7 +19,7 @@ from mixwell.errors import OptionError
 
 if TYPE_CHECKING:
     from mixwell.data import TextData
-    from mixwell.training import TrainSettings
+    from mixwell.settings import TrainSettings
 
 FORMAT = "mixwell cell 1"
 BASELINE = "none"
@@ -234,7 +234,7 @@ class CellSpec:
 
     def train_settings(self, cache_dir: str | None = None) -> TrainSettings:
         """The settings for `mixwell.training.fit`."""
-        from mixwell.training import TrainSettings
+        from mixwell.settings import TrainSettings
 
         return TrainSettings(
             data=self.source.data,

@@ -68,17 +68,14 @@ def _classes(method: Method, plain: Method | None, numbers: Mapping[str, int]) -
     assert found is not None
     base = plain.classes if plain is not None else None
     rows = [
-        {
-            "name": name,
-            "rows": int(found.support[at]),
-            "recall": float(found.recall[at]),
-            "plain": float(base.recall[at]) if base is not None else math.nan,
-        }
+        charts.Pair(
+            name, float(base.recall[at]) if base is not None else math.nan, float(found.recall[at]),
+            int(found.support[at]),
+        )
         for at, name in enumerate(found.names)
         if found.support[at]
-    ]
-    pairs = [charts.Pair(row["name"], row["plain"], row["recall"], row["rows"]) for row in rows]
-    moved = sorted((pair for pair in pairs if pair.plain != pair.value), key=lambda pair: pair.plain - pair.value)
+    ]  # fmt: skip
+    moved = sorted((pair for pair in rows if pair.plain != pair.value), key=lambda pair: pair.plain - pair.value)
     if len(moved) > _MOST_MOVED:
         moved = moved[: _MOST_MOVED // 2] + moved[-_MOST_MOVED // 2 :]
     picture = None

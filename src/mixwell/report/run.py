@@ -112,7 +112,7 @@ def _test_outputs(folder: Path, labels: list[str], metrics: dict[str, Any]) -> s
 
 
 def _texts(record: dict[str, Any]) -> tuple[list[str] | None, str]:
-    from mixwell.training import TrainSettings
+    from mixwell.settings import TrainSettings
 
     try:
         found = TrainSettings.from_dict(record["settings"]).load_data()

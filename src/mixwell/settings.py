@@ -1,0 +1,145 @@
+"""The settings of a run of training."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mixwell.errors import OptionError, RunError
+from mixwell.progress import check_arguments
+
+if TYPE_CHECKING:
+    from mixwell.data import TextData
+
+
+@dataclass
+class TrainSettings:
+    """All that decides a run.
+
+    Attributes:
+        data: a file, folder or hub id; see `mixwell.data.load`, also for `text`, `text_pair`, `label`, `task`,
+            `validation`, `test` (a file or a share), `split_seed` and `drop_leaks`.
+        output: the run folder; None for `runs/<data>-<method>`.
+        fraction: share of train to keep; with `per_class`, `max_train` and `sample_seed` see `TextData.sample`.
+        model: `minilm`, a folder or a hub id.
+        trust_remote_code: run code that comes with the model.
+        method: a name of `mixwell.methods()`, with `method_options`.
+        epochs: the most epochs.
+        batch_size: rows a step on each device; rows meet partners of the same batch.
+        eval_batch_size: rows of a batch in evaluation.
+        learning_rate: None for one by the size of the model.
+        warmup: share of the steps in which the learning rate rises.
+        weight_decay: of AdamW.
+        scheduler: Trainer's name for how the learning rate falls.
+        max_length: the most tokens of a row; fewer where the model takes fewer.
+        patience: stop after so many epochs without a better validation metric; 0 never stops early.
+        best_metric: which epoch's weights are kept. `loss`, the default, is the validation loss: for classification
+            the negative log-likelihood, a proper score that rewards right and honest probabilities alike. Or a
+            metric of `mixwell.calibration.METRICS`.
+        seed: of the new head, the order of the rows, dropout and mixing.
+        class_weights: `none`, or `balanced`: classes weigh in inversely to their share of train.
+        group_by_length: batches of similar length, which is faster but changes which rows meet.
+        label_smoothing: share of each label that is spread over all classes.
+        updates_per_batch: updates with each mini-batch, one after the other, each with draws of its own.
+        watch_test: measure the test rows too after every epoch, for a curve; they choose nothing.
+        save_steps: a checkpoint every so many steps, besides the one at each epoch's end.
+        keep_checkpoints: keep them when the run is finished.
+        report_to: where Trainer reports to (`tensorboard`, `wandb` and so on).
+        arguments: more fields of `TrainingArguments`.
+        cache_dir: for tokenised texts.
+    """
+
+    data: str
+    output: str | None = None
+    text: str | None = None
+    text_pair: str | None = None
+    label: str | None = None
+    task: str | None = None
+    validation: str | float | None = None
+    test: str | float | None = None
+    split_seed: int = 0
+    drop_leaks: bool = False
+    fraction: float | None = None
+    per_class: int | None = None
+    max_train: int | None = None
+    sample_seed: int = 0
+    model: str = "minilm"
+    trust_remote_code: bool = False
+    method: str = "amplify"
+    method_options: dict[str, Any] = field(default_factory=dict)
+    epochs: int = 15
+    batch_size: int = 32
+    eval_batch_size: int = 64
+    learning_rate: float | None = None
+    warmup: float = 0.1
+    weight_decay: float = 0.01
+    scheduler: str = "cosine"
+    max_length: int = 256
+    patience: int = 5
+    best_metric: str = "loss"
+    seed: int = 0
+    class_weights: str = "none"
+    group_by_length: bool = False
+    label_smoothing: float = 0.0
+    updates_per_batch: int = 1
+    watch_test: bool = False
+    save_steps: int | None = None
+    keep_checkpoints: bool = False
+    report_to: str = "none"
+    arguments: dict[str, Any] = field(default_factory=dict)
+    cache_dir: str | None = None
+
+    def check(self) -> None:
+        """Raise `OptionError` for a value that cannot be used."""
+        for name, least in (("epochs", 1), ("batch_size", 1), ("eval_batch_size", 1), ("max_length", 3),
+                            ("patience", 0), ("save_steps", 1), ("seed", 0), ("updates_per_batch", 1)):  # fmt: skip
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
+                raise OptionError(f"{name} must be a whole number of at least {least}, got {value!r}")
+        if self.learning_rate is not None and not 0 < self.learning_rate < 1:
+            raise OptionError(f"learning_rate must lie between 0 and 1, got {self.learning_rate}")
+        if not 0 <= self.warmup < 1:
+            raise OptionError(f"warmup must be a share of the steps, at least 0 and below 1, got {self.warmup}")
+        if self.class_weights not in ("none", "balanced"):
+            raise OptionError(f"class_weights must be none or balanced, got {self.class_weights!r}")
+        for name, why in (("total_steps", "training knows it"), ("loss_fn", "only the Python call attach takes it")):
+            if name in self.method_options:
+                raise OptionError(f"method option {name!r} cannot be given here: {why}")
+        check_arguments(self.arguments)
+        from mixwell.methods import build
+
+        build(self.method, {**self.method_options, "label_smoothing": self.label_smoothing})
+
+    def run_folder(self) -> str:
+        """The output folder, named or made up."""
+        name = re.sub(r"[^\w.-]+", "-", Path(self.data).name.split(".")[0]).strip("-") or "data"
+        return self.output or str(Path("runs") / f"{name}-{self.method}")
+
+    def load_data(self) -> TextData:
+        """Read, split and sample the texts."""
+        from mixwell import data as texts
+
+        found = texts.load(
+            self.data, text=self.text, text_pair=self.text_pair, label=self.label, task=self.task,
+            split_seed=self.split_seed, validation=self.validation, test=self.test, drop_leaks=self.drop_leaks,
+        )  # fmt: skip
+        return found.sample(self.fraction, self.per_class, self.max_train, self.sample_seed)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The settings as plain values."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> TrainSettings:
+        """The settings of `to_dict`; raise `RunError` for names this version does not know."""
+        strange = sorted(set(values) - {f.name for f in dataclasses.fields(cls)})
+        if strange:
+            raise RunError(f"the run has a setting {strange[0]!r} that this version of mixwell does not know")
+        return cls(**values)
+
+
+# --- one training ------------------------------------------------------------------------------------------------
