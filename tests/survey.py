@@ -89,7 +89,34 @@ def survey() -> dict[str, tuple[str, str]]:
     return result
 
 
+def support() -> list[str]:
+    """Return the table of methods and the tested architectures, as lines of Markdown.
+
+    `yes`: with its defaults; `opt`: with the options of `zoo.options`; `no`: attach says why not. Each entry was tried:
+    attached, and one mixed step made.
+    """
+    import zoo
+
+    logging.disable(logging.CRITICAL)
+    names = list(mixwell.methods())
+    lines = [f"| architecture | {' | '.join(f'`{name}`' for name in names)} |", "|---|" + ":---:|" * len(names)]
+    for kind in zoo.KINDS:
+        entries = []
+        for name in names:
+            model, options = zoo.tiny(kind), zoo.options(kind, name)
+            try:
+                with mixwell.attach(model, name, **options):
+                    model.train()(**zoo.batch(kind)).loss.backward()
+                entries.append("opt" if options else "yes")
+            except MixwellError:
+                entries.append("no")
+        lines.append(f"| {kind} | {' | '.join(entries)} |")
+    logging.disable(logging.NOTSET)
+    return lines
+
+
 if __name__ == "__main__":
+    print("\n".join(support()), end="\n\n")
     rows = survey()
     for kind, (verdict, detail) in rows.items():
         print(f"{kind:<28} {verdict:<8} {detail[:150]}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -283,6 +285,16 @@ def test_a_soft_loss_is_not_mixed_silently():
     mixwell.attach(model, "amplify")
     with pytest.raises(LossMismatchError, match="problem_type"):
         model.train()(**batch)
+
+
+def test_support_table(capsys):
+    """Every method on every tested architecture; the docs show the same table."""
+    lines = survey.support()
+    with capsys.disabled():
+        print("\n" + "\n".join(lines))
+    cells = [cell.strip() for line in lines[2:] for cell in line.split("|")[2:-1]]
+    assert cells.count("no") == len(zoo.IMAGES)  # ssmix, which cuts out tokens
+    assert "\n".join(lines) in (Path(__file__).parent.parent / "docs" / "architectures.md").read_text(encoding="utf-8")
 
 
 def test_survey_of_all_sequence_classifiers(capsys):

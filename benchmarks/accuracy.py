@@ -1,0 +1,107 @@
+"""Does `mixwell train --method none` train as well as a plain ten-line Trainer script?
+
+    python benchmarks/accuracy.py --data FOLDER [--rows 1000] [--epochs 4]
+
+FOLDER has one folder for each data set. Both sides get the same rows, model, learning rate, schedule, batch size and
+number of epochs, and keep the epoch with the lowest validation loss. Printed for each data set: test accuracy of both
+and the standard error of such an accuracy; for mixwell the validation NLL and the test ECE, before and after the
+temperature.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import tempfile
+from pathlib import Path
+from typing import Any
+
+SETS = {
+    "trec-coarse": ("trec", "label"),
+    "trec-fine": ("trec", "label_fine"),
+    "mrpc": ("mrpc", None),
+    "sst5": ("sst5", None),
+    "banking77": ("banking77", None),
+}
+
+
+def plain(model: Any, tokenizer: Any, train: Any, validation: Any, rate: float, epochs: int, seed: int) -> Any:
+    """The ten lines."""
+    from transformers import DataCollatorWithPadding, Trainer, TrainingArguments
+
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = TrainingArguments(
+            output_dir=folder, num_train_epochs=epochs, per_device_train_batch_size=32, per_device_eval_batch_size=64,
+            learning_rate=rate, warmup_steps=0.1, weight_decay=0.01, lr_scheduler_type="cosine", seed=seed,
+            eval_strategy="epoch", save_strategy="epoch", load_best_model_at_end=True, save_total_limit=1,
+            report_to="none", disable_tqdm=True, dataloader_pin_memory=False, logging_strategy="no",
+        )  # fmt: skip
+        trainer = Trainer(
+            model=model, args=arguments, train_dataset=train, eval_dataset=validation, processing_class=tokenizer,
+            data_collator=DataCollatorWithPadding(tokenizer),
+        )  # fmt: skip
+        trainer.train()
+    return model
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", required=True, type=Path, help="the folder with the data sets")
+    parser.add_argument("--sets", nargs="+", default=list(SETS), choices=list(SETS))
+    parser.add_argument("--model", default="minilm")
+    parser.add_argument("--rows", type=int, default=1000, help="the most training rows")
+    parser.add_argument("--checks", type=int, default=300, help="the most validation rows")
+    parser.add_argument("--tests", type=int, default=1000, help="the most test rows")
+    parser.add_argument("--epochs", type=int, default=4)
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+
+    from mixwell import calibration, data, models
+    from mixwell.prediction import logits
+    from mixwell.settings import TrainSettings
+    from mixwell.training import fit, quiet_libraries
+
+    heads = ("data", "classes", "training rows", "plain script %", "mixwell %", "standard error", "within one",
+             "validation NLL", "after T", "test ECE %", "after T")  # fmt: skip
+    print(f"| {' | '.join(heads)} |", "|---|" + "---:|" * 10, sep="\n", flush=True)
+    for name in arguments.sets:
+        folder, label = SETS[name]
+        with quiet_libraries(), tempfile.TemporaryDirectory() as cache:
+            found = data.load(str(arguments.data / folder), label=label).sample(max_train=arguments.rows)
+            sides: dict[str, float] = {}
+            for side in ("plain", "mixwell"):
+                loaded = models.load(arguments.model, task=found.task, labels=found.labels, seed=arguments.seed)
+                rows = {
+                    split: data.tokenise(
+                        table.slice(0, {"validation": arguments.checks, "test": arguments.tests}.get(split)),
+                        loaded.tokenizer, max_length=256, cache_dir=cache,
+                    )
+                    for split, table in found.splits.items()
+                }  # fmt: skip
+                if side == "plain":
+                    rate = models.default_learning_rate(loaded.parameters)
+                    model = plain(
+                        loaded.model, loaded.tokenizer, rows["train"], rows["validation"], rate, arguments.epochs,
+                        arguments.seed,
+                    )  # fmt: skip
+                else:
+                    settings = TrainSettings(data="", method="none", epochs=arguments.epochs, seed=arguments.seed)
+                    fit(loaded.model, loaded.tokenizer, rows["train"], rows["validation"], settings, task=found.task)
+                    model = loaded.model
+                outputs = {split: logits(model, loaded.tokenizer, rows[split]) for split in ("validation", "test")}
+                truth = {split: rows[split].with_format("numpy")["labels"][:] for split in outputs}
+                sides[side] = calibration.accuracy(outputs["test"], truth["test"])
+        heat = calibration.fit_temperature(outputs["validation"], truth["validation"])
+        losses = [calibration.nll(outputs["validation"] / t, truth["validation"]) for t in (1.0, heat)]
+        gaps = [100 * calibration.ece(calibration.softmax(outputs["test"] / t), truth["test"]) for t in (1.0, heat)]
+        theirs, ours = sides["plain"], sides["mixwell"]
+        error = math.sqrt(theirs * (1 - theirs) / len(truth["test"]))
+        print(
+            f"| {name} | {len(found.labels)} | {len(rows['train'])} | {100 * theirs:.1f} | {100 * ours:.1f} "
+            f"| {100 * error:.1f} | {'yes' if abs(ours - theirs) <= error else 'no'} | {losses[0]:.4f} "
+            f"| {losses[1]:.4f} | {gaps[0]:.1f} | {gaps[1]:.1f} |", flush=True,
+        )  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
