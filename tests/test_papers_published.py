@@ -543,6 +543,6 @@ def test_no_sentence_is_copied(file, text):
     """No seven words in a row are the paper's, titles aside."""
     words = re.findall(r"[a-z]+", text_of(text).lower())
     theirs = {tuple(words[at : at + 7]) for at in range(len(words) - 6)}
-    for mine in prose(protocols.tomllib.loads((Path(protocols.__file__).parent / file).read_text(encoding="utf-8"))):
+    for mine in prose(reading.tomllib.loads((Path(protocols.__file__).parent / file).read_text(encoding="utf-8"))):
         copied = [mine[at : at + 7] for at in range(len(mine) - 6) if tuple(mine[at : at + 7]) in theirs]
         assert not copied, f"{file}: {' '.join(copied[0])}"

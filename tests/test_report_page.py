@@ -415,3 +415,31 @@ def outputs_like(spec: CellSpec, guess: Any, truth: Any) -> CellResult:
         "train_rows": 40, "history": [], "timing": {"seconds": 1.0, "seconds_per_step": None}, "versions": {},
     }  # fmt: skip
     return CellResult(result, {"test_logits": guess, "test_labels": truth})
+
+
+def test_the_page_of_a_run(browser: Any, tmp_path: Path) -> None:
+    import json
+
+    from test_training import rows, write_csv
+
+    make_model(tmp_path / "tiny")
+    write_csv(tmp_path / "films.csv", rows(90))
+    line = ["train", str(tmp_path / "films.csv"), "--model", str(tmp_path / "tiny"), "--method", "amplify", "--quiet"]
+    line += ["--epochs", "2", "--batch-size", "8", "--learning-rate", "3e-3", "--output", str(tmp_path / "run")]
+    assert main(line) == 0
+    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    with open_page(tmp_path / "run" / "report.html", browser=browser, width=390) as page:
+        assert no_sideways_scroll(page)
+        script = "all => all.map(r => [...r.cells].map(c => c.textContent))"
+        cells = page.locator("#metrics tbody tr").evaluate_all(script)
+        for (name, before, after), key in zip(cells, metrics["test"]["before"], strict=True):
+            assert name == calibration.METRICS[key].title
+            assert before == f"{metrics['test']['before'][key]:.4f}" and after == f"{metrics['test']['after'][key]:.4f}"
+        assert page.locator("svg[role=img]:visible").count() >= 4
+    # Made again from the folder, it is the same; without the data it does without texts.
+    assert main(["report", str(tmp_path / "run"), "-o", str(tmp_path / "again.html")]) == 0
+    assert (tmp_path / "again.html").read_bytes() == (tmp_path / "run" / "report.html").read_bytes()
+    (tmp_path / "films.csv").unlink()
+    assert main(["report", str(tmp_path / "run"), "-o", str(tmp_path / "bare.html")]) == 0
+    assert "No texts here" in (tmp_path / "bare.html").read_text()
+    assert main(["report", str(tmp_path / "run"), "-f", "csv"]) == 2

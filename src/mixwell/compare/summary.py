@@ -176,7 +176,7 @@ def group_titles(specs: Sequence[CellSpec]) -> list[str]:
     made = []
     for spec_plain, told in zip(plain, parts):
         alike = [other for text, other in zip(plain, parts) if text == spec_plain]
-        differ = [name for name in told if any(other[name] != told[name] for other in alike)]
+        differ = [name for name in told if any(other.get(name) != told[name] for other in alike)]
         made.append(", ".join([spec_plain, *(f"{name.replace('_', ' ')} {told[name]}" for name in differ)]))
     return made
 

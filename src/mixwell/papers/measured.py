@@ -17,7 +17,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -26,8 +26,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mixwell.compare.records import CorruptRecord, Record, Records
-from mixwell.compare.spec import canonical
+from mixwell.compare.spec import BASELINE, canonical
 from mixwell.compare.statistics import SeedResult
+from mixwell.compare.summary import Summary, summarise
 from mixwell.errors import RunError
 from mixwell.files import atomic_path, write_json, write_text
 from mixwell.papers.planning import FORMAT
@@ -148,14 +149,10 @@ def read(folder: str | Path) -> Measured:
     curve = get(run["experiment"]).curve is not None
     cells, failed, missing = [], [], 0
     for place in run["cells"]:
-        key = place["key"]
-        try:
-            record = records.read(key) if records.has(key) else None
-        except CorruptRecord:
-            record = None
+        record = _record(records, place["key"])
         if record is not None:
             cells.append(_cell(place, record, curve))
-        elif (failure := records.failure(key)) is not None:
+        elif (failure := records.failure(place["key"])) is not None:
             failed.append(
                 (f"{place['dataset']}, {place['size']}, {place['row']}, seed {place['seed']}", failure.reason)
             )
@@ -164,10 +161,41 @@ def read(folder: str | Path) -> Measured:
     return Measured(run, tuple(cells), tuple(failed), missing)
 
 
+def _record(records: Records, key: str) -> Record | None:
+    """A record; None if it is missing or damaged."""
+    try:
+        return records.read(key) if records.has(key) else None
+    except CorruptRecord:
+        return None
+
+
+def summary(folder: str | Path, level: float = 0.95) -> Summary | None:
+    """The run as a comparison against plain training, for its page; None for a pack, or if there is nothing yet."""
+    path = Path(folder)
+    run = read_json(path / "run.json", FORMAT, "the folder of a paper's run")
+    if run["records"] == PACKED:
+        return None
+    records, experiment = Records(path / run["records"]), get(run["experiment"])
+    found = []
+    for place in run["cells"]:
+        record = _record(records, place["key"])
+        if record is not None:
+            plain = record.spec.method == BASELINE and record.spec.label == BASELINE
+            name = experiment.dataset(place["dataset"]).title
+            # Draws a batch belong to a row of the table: such rows stand beside the others.
+            settings = {key: value for key, value in record.spec.settings.items() if key != "updates_per_batch"}
+            label = BASELINE if plain else place["row"]
+            spec = replace(record.spec, name=name, label=label, settings=settings)
+            found.append(replace(record, spec=spec))
+    if not found:
+        return None
+    return replace(summarise(found, level=level), commands=(" ".join(anonymous(run["command"])),))
+
+
 def _cell(place: Mapping[str, Any], record: Record, curve: bool) -> Cell:
     raw = record.outputs()
     result = {name: record.result[name] for name in _KEPT}
-    result["test"] = {"rows": record.result["test"]["rows"], "before": record.result["test"]["before"]}
+    result["test"] = {name: record.result["test"][name] for name in ("rows", "before", "after")}
     result["curve"] = [
         {"step": row["step"], "train_loss": row["train_loss"], "test_loss": row.get("test", {}).get("nll")}
         for row in record.result["history"]

@@ -1,4 +1,4 @@
-"""What a run leaves to read: table.json, table.md and figures; all can be made again from the records alone."""
+"""What a run leaves to read: table.json, table.md, figures and a page; all can be made again from the records."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 from mixwell.files import write_json, write_text
 from mixwell.papers.protocols import get
 
+PAGE = "report.html"
 # How many digits a metric has in tables, and its name there.
 _DIGITS = {"train_loss": 3, "time_ratio": 2, "seconds_saved": 0}
 _NAMES = {"mcc": "MCC", "nll": "test loss", "ece": "ECE", "macro_f1": "macro-F1", "train_loss": "train loss",
@@ -21,6 +22,7 @@ def write(folder: str | Path, level: float = 0.95) -> dict[str, Any]:
     Raises:
         RunError: the folder is neither.
     """
+    from mixwell.compare import export
     from mixwell.papers import figures, measured, tables
 
     path = Path(folder)
@@ -33,6 +35,11 @@ def write(folder: str | Path, level: float = 0.95) -> dict[str, Any]:
     if experiment.curve is not None and found.cells:
         write_text(path / "figure.svg", figures.curves(found, experiment))
     write_text(path / "table.md", markdown(made))
+    summary = measured.summary(path, level)
+    if summary is not None:
+        write_text(
+            path / PAGE, export.export(summary, "html", title=f"{experiment.name}: {made['title']}", texts=False)
+        )
     return made
 
 
@@ -45,6 +52,8 @@ def pack(folder: str | Path, target: str | Path) -> Path:
         return figures.pack(source, Path(target))
     path = measured.pack(source, target)
     write(path)
+    if (source / PAGE).is_file():  # a pack has too little for it: it comes from the whole records
+        write_text(path / PAGE, (source / PAGE).read_text(encoding="utf-8"))
     return path
 
 

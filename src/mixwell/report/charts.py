@@ -122,13 +122,14 @@ def lines(
         whole: ticks of x are the x values themselves.
         from_zero: y begins at 0.
     """
-    shape = {"x_title": x_title, "y_title": y_title, "log": log, "marks": marks, "whole": whole, "from_zero": from_zero}
-    return _twice(lambda kind, width: _lines(series, label, kind, width, **shape))
+    return _twice(
+        lambda kind, width: _lines(series, label, x_title, y_title, kind, width, log, marks, whole, from_zero)
+    )
 
 
 def _lines(
-    series: Sequence[Series], label: str, kind: str, width: float, *, x_title: str, y_title: str, log: bool,
-    marks: bool, whole: bool, from_zero: bool,
+    series: Sequence[Series], label: str, x_title: str, y_title: str, kind: str, width: float, log: bool, marks: bool,
+    whole: bool, from_zero: bool,
 ) -> Markup:  # fmt: skip
     width = min(width, 520.0)
     height, left, right, top, bottom = 0.3 * width + 144, 46.0, 14.0, 28.0, 46.0
