@@ -187,7 +187,7 @@ def draw_plane(made: Mapping[str, Any]) -> str:
     numbers = made["numbers"]
     shown, ticks = numbers["shown"], numbers["grid"]
     labels = list(numbers["accuracy"])
-    with figure(3.4 * len(labels), 3.1 * len(shown), nrows=len(shown), ncols=len(labels), squeeze=False) as (
+    with figure(3.4 * len(labels), 3.3 * len(shown), nrows=len(shown), ncols=len(labels), squeeze=False) as (
         _,
         axes,
         buffer,
@@ -203,7 +203,7 @@ def draw_plane(made: Mapping[str, Any]) -> str:
                     panel.plot(cloud[:, 0], cloud[:, 1], ".", color=colour, markersize=1.5, alpha=0.5)
                     panel.plot(train[:, 0], train[:, 1], mark, color=colour, markeredgecolor=BLACK, markersize=7)
                 accuracy = draw_["accuracy"][label]
-                panel.set(title=f"draw {draw_['draw']}, {label}: {100 * accuracy:.1f} %", xticks=[], yticks=[])
+                panel.set(title=f"{label}\ndraw {draw_['draw']}: {100 * accuracy:.1f} %", xticks=[], yticks=[])
     return buffer.getvalue()
 
 

@@ -26,7 +26,8 @@ def compute(parameters: Mapping[str, Any]) -> dict[str, Any]:
     plane = torch.tensor(np.stack(np.meshgrid(ticks, ticks), -1).reshape(-1, 2), dtype=torch.float32)
     accuracy: dict[str, list[float]] = {row["label"]: [] for row in parameters["rows"]}
     shown: list[dict[str, Any]] = []
-    for draw in range(parameters["draws"]):
+    first = int(parameters["first_draw"])
+    for draw in range(first, first + parameters["draws"]):
         rng = np.random.default_rng(draw)
         points = means[:, None] + spread * rng.normal(size=(len(means), parameters["points_per_class"], 2))
         shots = parameters["shots"]
@@ -43,7 +44,7 @@ def compute(parameters: Mapping[str, Any]) -> dict[str, Any]:
             accuracy[row["label"]].append(round(right, 6))
             entry["accuracy"][row["label"]] = round(right, 6)
             entry["regions"][row["label"]] = [round(float(value), 4) for value in region]
-        if draw < SHOWN:
+        if draw < first + SHOWN:
             few = [at for kind in range(len(means)) for at in torch.nonzero(classes == kind).flatten()[:CLOUD].tolist()]
             entry |= {"rows": np.round(rows.numpy().astype(float), 3).tolist(), "labels": labels.tolist()}
             entry |= {"points": np.round(rest[few].numpy().astype(float), 3).tolist(), "classes": classes[few].tolist()}
