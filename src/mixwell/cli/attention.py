@@ -1,0 +1,47 @@
+"""`mixwell attention`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+
+def command(
+    model: Annotated[str, typer.Argument(help="minilm, a folder or a hub id.")],
+    text: Annotated[str, typer.Argument(help="The text whose attention is drawn.")],
+    text_b: Annotated[str | None, typer.Argument(help="The second text of a pair.")] = None,
+    partner: Annotated[str | None, typer.Option(help="The text it is mixed with.")] = None,
+    partner_b: Annotated[str | None, typer.Option(help="The second text of the partner.")] = None,
+    methods: Annotated[str, typer.Option(help="Drawn side by side; names with commas.")] = "none,amplify,embedmix",
+    lam: Annotated[float, typer.Option(help="The share of itself that the text keeps, 0 to 1.")] = 0.8,
+    lams: Annotated[str, typer.Option(help="Further ones to choose from in the page.")] = "1.0,0.9,0.8,0.7,0.5",
+    output: Annotated[str, typer.Option("--output", "-o", help="A .html page, or a .svg or .png picture.")] = (
+        "attention.html"
+    ),
+    view: Annotated[str, typer.Option(help="lines, word, neurons or graph: of a picture, or first in a page.")] = (
+        "lines"
+    ),
+    block: Annotated[int | None, typer.Option(help="From 0. Default: the fourth, as in the paper.")] = None,
+    head: Annotated[int | None, typer.Option(help="From 0. Default: the one that changes most.")] = None,
+    word: Annotated[str | None, typer.Option(help="A token of the text, or its position from 0.")] = None,
+    trust_remote_code: Annotated[bool, typer.Option("--trust-remote-code", help="Run code of the model.")] = False,
+) -> None:
+    """Draw what a model attends to while a text is mixed: lines, one word, neurons, a graph."""
+    import sys
+
+    from mixwell import attention, models
+    from mixwell.report import attention as report
+    from mixwell.training import quiet_libraries
+
+    # What can be told without the model is checked before it is loaded.
+    kind, chosen = report.kind_of(output, view), attention.parse_methods(methods)
+    values = attention.parse_lams(lam, lams)
+    texts = attention.check_texts(text, text_b, partner, partner_b)
+    with quiet_libraries():
+        loaded = models.load(model, labels=["0", "1"], trust_remote_code=trust_remote_code)
+        found = attention.capture(loaded, *texts, methods=chosen, lam=lam, lams=values)
+    size = report.write(output, kind, found, report.choose(found, view=view, block=block, head=head, word=word))
+    for note in found.notes:
+        print(f"note: {note}", file=sys.stderr)
+    print(f"attention in {output} ({size / 1e6:.1f} MB)", file=sys.stderr)
