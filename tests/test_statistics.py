@@ -360,6 +360,9 @@ def test_sentences():
         records(seeds=5, world=replace(SMALL, sure=3.0), sure=0.4), metrics=["accuracy", "nll"], resamples=200
     )
     assert "Nothing beats plain training in accuracy, but for better probabilities use m" in summary_sentence(sure)
+    plain = records()["none"]
+    twins = summary_sentence(compare({"none": plain, "m": plain}, resamples=100))
+    assert twins == "Nothing beats plain training, so keep it: no method changes the accuracy of any seed."
     alone = compare({"none": records()["none"]}, resamples=100)
     assert "nothing to compare" in summary_sentence(alone)
 

@@ -415,6 +415,8 @@ def summary_sentence(comparison: Comparison, metric: str | None = None, calibrat
             f"Nothing beats {plain} in {title}, but for better probabilities use {best.method}: "
             f"{against(best, calibration_metric)}; {standing(best.method, metric)}."
         )
+    if all(r.difference and r.difference.mean == r.difference.sd == 0 for r in everything):
+        return f"Nothing beats {plain}, so keep it: no method changes the {title} of any seed."
     nearest_one = everything[0]
     d = nearest_one.difference
     assert d is not None
