@@ -14,7 +14,9 @@ def _panel(title: str) -> Callable[..., Any]:
     return partial(typer.Option, rich_help_panel=title)
 
 
-_data, _model, _training, _run = (_panel(title) for title in ("Data", "Model and methods", "Training", "Run"))
+_data, _model, _training, _run, _cluster = (
+    _panel(title) for title in ("Data", "Model and methods", "Training", "Run", "Ray cluster")
+)
 
 
 def command(
@@ -78,9 +80,30 @@ def command(
     set_: Annotated[
         list[str] | None, _training("--set", help="A field of TrainingArguments, as name=value.", metavar="NAME=VALUE")
     ] = None,
-    engine: Annotated[str, _run(help="Where cells are trained: local.")] = "local",
-    workers: Annotated[int, _run(min=0, help="Trainings at a time, each in a process; 0: one, in this process.")] = 1,
-    threads: Annotated[int | None, _run(min=1, help="Threads of a worker. Default: the cores, shared out.")] = None,
+    engine: Annotated[str, _run(help="Where to train: local, or ray for a cluster.")] = "local",
+    workers: Annotated[
+        int | None,
+        _run(
+            min=0,
+            help="Trainings at a time, each in a process; 0: one, in this process. Default: 1; on a cluster all that "
+            "fit.",
+        ),
+    ] = None,
+    threads: Annotated[
+        int | None,
+        _run(min=1, help="Threads of a worker. Default: the cores, shared out; on a cluster --cpus-per-run."),
+    ] = None,
+    address: Annotated[
+        str | None, _cluster(help="HOST:PORT of the head. Default: auto, the cluster this machine belongs to.")
+    ] = None,
+    cpus_per_run: Annotated[int | None, _cluster(help="Cores of a training. Default: 1.")] = None,
+    gpus_per_run: Annotated[
+        float | None, _cluster(help="1 trains on GPUs; a share such as 0.5 lets two have one. Default: 0.")
+    ] = None,
+    ship_data: Annotated[
+        bool | None,
+        _cluster("--ship-data", help="Send data and weights to all nodes, not only to those that do not see them."),
+    ] = None,
     retry_failed: Annotated[bool, _run("--retry-failed", help="Try again what failed before.")] = False,
     new_data: Annotated[
         bool, _run("--new-data", help="Go on though the data changed; the old records are kept.")
@@ -95,6 +118,7 @@ def command(
     order and the dropout. Stopped or killed, the same command does only what is missing; several processes can share
     one folder.
     """
+    import shlex
     import shutil
     import sys
 
@@ -124,14 +148,19 @@ def command(
 
         given["settings"]["arguments"] = typed_options(set_, TrainingArguments, "--set")
     wanted = grids.make_grid(grids.read_grid(grid) if grid else {}, given)
+    about = {"address": address, "cpus_per_run": cpus_per_run, "gpus_per_run": gpus_per_run, "ship_data": ship_data}
+    about = {name: value for name, value in about.items() if value is not None}
+    cluster = run.Cluster(**about) if about else None  # type: ignore[arg-type]
+    run.check_engine(engine, workers, threads, cluster)  # now: planning may take a while
     done = run.run(
         wanted,
         output,
-        engine=lambda: run.make_engine(engine, workers, threads, cache_dir),
-        view=run.make_view(max(workers, 1), quiet),
+        engine=lambda: run.make_engine(engine, workers, threads, cache_dir, cluster),
+        view=run.make_view(max(workers or 1, 1), quiet),
         retry_failed=retry_failed,
         new_data=new_data,
         level=level,
+        command=shlex.join(["mixwell", *context.obj]) if context.obj else None,
     )
     for group in done.summary.groups:
         if group.comparison is not None:
@@ -140,7 +169,7 @@ def command(
         for sentence in group.sentences:
             print(sentence)
         print()
-    print(f"records   {done.folder}\nreport    mixwell report {done.folder} --format html --output report.html")
+    print(f"records   {done.folder}\nreport    mixwell report {done.folder}")
     if done.outcome.failed:
         failed, first = len(done.outcome.failed), next(iter(done.outcome.failed.values()))
         raise RunError(

@@ -43,31 +43,46 @@ class Failed:
         reason: one line.
         detail: a traceback, or nothing.
         lost: the worker was lost with it (killed, machine gone): another try may go well.
+        retries: how often a cell that was lost in this way may be tried again.
     """
 
     key: str
     reason: str
     detail: str = ""
     lost: bool = False
+    retries: int = 1
 
 
-Event = Started | Finished | Failed
+@dataclass(frozen=True)
+class Note:
+    """Something about the machines that the user should know; it belongs to no cell."""
+
+    text: str
+
+
+Event = Started | Finished | Failed | Note
 
 
 class Engine(Protocol):
     """Runs cells somewhere.
 
     Attributes:
-        slots: how many cells can run at a time.
+        slots: how many cells can run at a time; may change as machines come and go.
     """
 
-    slots: int
+    @property
+    def slots(self) -> int:
+        """See above."""
 
     def submit(self, spec: CellSpec) -> None:
         """Run a cell; called only while fewer than `slots` cells are neither finished nor failed."""
 
     def wait(self, timeout: float) -> list[Event]:
-        """Return what happened, in order; wait up to so many seconds for the first event."""
+        """Return what happened, in order; wait up to so many seconds for the first event.
+
+        Raises:
+            MixwellError: no cell can run any more; those that are not finished are not to blame.
+        """
 
     def close(self) -> None:
         """Stop; cells that still run are given up."""

@@ -20,6 +20,11 @@ if TYPE_CHECKING:
 _DECIDING = (".safetensors", ".json", ".txt", ".model", ".py", ".jinja")
 
 
+def deciding_files(folder: Path) -> list[Path]:
+    """The files of a model folder that decide what it computes, in order."""
+    return sorted(file for file in folder.iterdir() if file.is_file() and file.suffix in _DECIDING)
+
+
 def weights_fingerprint(source: str, commit: str | None) -> str:
     """SHA-256 over the files of a model folder, or the hub's id and commit.
 
@@ -31,8 +36,8 @@ def weights_fingerprint(source: str, commit: str | None) -> str:
     if not folder.is_dir():
         return f"{source}@{commit}"
     total = hashlib.sha256()
-    for file in sorted(folder.iterdir()):
-        if file.is_file() and file.suffix in _DECIDING and file.name != "mixwell.json":
+    for file in deciding_files(folder):
+        if file.name != "mixwell.json":
             total.update(f"\n{file.name} {file.stat().st_size}\n".encode())
             with open(file, "rb") as stream:
                 while block := stream.read(1 << 20):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from mixwell.compare.cluster import Cluster, RayEngine
 from mixwell.compare.engine import Engine, InlineEngine
 from mixwell.compare.grid import Grid
 from mixwell.compare.live import View, make_view
@@ -16,7 +18,7 @@ from mixwell.compare.schedule import Outcome, check_data, execute
 from mixwell.compare.summary import Summary, summarise
 from mixwell.errors import OptionError, nearest
 
-ENGINES = ("local",)
+ENGINES = ("local", "ray")
 
 
 @dataclass(frozen=True)
@@ -41,26 +43,59 @@ def default_folder(grid: Grid) -> Path:
     return Path("runs") / f"{name}-compare"
 
 
-def make_engine(name: str, workers: int, threads: int | None = None, cache_dir: str | None = None) -> Engine:
+def check_engine(name: str, workers: int | None, threads: int | None, cluster: Cluster | None) -> None:
+    """Check what is said about an engine, as far as that goes without making it.
+
+    Args:
+        name: one of `ENGINES`.
+        workers: see `make_engine`.
+        threads: of each worker.
+        cluster: of the engine `ray`.
+
+    Raises:
+        MixwellError: something cannot be used, or the cluster does not answer.
+    """
+    if name not in ENGINES:
+        raise OptionError(f"engine {name!r} is unknown{nearest(name, ENGINES)}; use one of {', '.join(ENGINES)}")
+    if (workers is not None and workers < 0) or (threads is not None and threads < 1):
+        raise OptionError(f"workers must be at least 0 and threads at least 1, got {workers} and {threads}")
+    if name == "ray":
+        if workers == 0:
+            raise OptionError("workers 0 (in this process) does not go with --engine ray; leave --workers out")
+        (cluster or Cluster()).check()
+    elif cluster is not None:
+        raise OptionError("--address, --cpus-per-run, --gpus-per-run and --ship-data go with --engine ray only")
+
+
+def make_engine(
+    name: str,
+    workers: int | None = None,
+    threads: int | None = None,
+    cache_dir: str | None = None,
+    cluster: Cluster | None = None,
+) -> Engine:
     """The engine of a name.
 
     Args:
         name: one of `ENGINES`.
-        workers: cells at a time; 0 runs them in this process.
+        workers: cells at a time; 0 runs them in this process; None for one, or all that fit on a cluster.
         threads: of each worker; None shares the cores out.
         cache_dir: for tokenised texts.
+        cluster: of the engine `ray`.
+
+    Raises:
+        MixwellError: something cannot be used, or the cluster does not answer.
     """
-    if name not in ENGINES:
-        raise OptionError(f"engine {name!r} is unknown{nearest(name, ENGINES)}; use one of {', '.join(ENGINES)}")
-    if workers < 0 or (threads is not None and threads < 1):
-        raise OptionError(f"workers must be at least 0 and threads at least 1, got {workers} and {threads}")
+    check_engine(name, workers, threads, cluster)
+    if name == "ray":
+        return RayEngine(cluster, workers, threads, cache_dir)
     from mixwell.compare.cell import Cache
 
     if workers == 0:
         return InlineEngine(Cache(cache_dir), threads)
     from mixwell.compare.local import LocalEngine
 
-    return LocalEngine(workers, threads, cache_dir)
+    return LocalEngine(1 if workers is None else workers, threads, cache_dir)
 
 
 def run(
@@ -72,6 +107,7 @@ def run(
     retry_failed: bool = False,
     new_data: bool = False,
     level: float = 0.95,
+    command: str | None = None,
 ) -> Done:
     """Train the cells of a grid that have no record yet, and sum up all of them.
 
@@ -83,6 +119,7 @@ def run(
         retry_failed: try cells again that failed before.
         new_data: go on although the data of a source changed since its records were made.
         level: of the intervals.
+        command: the command line, for the log and the page.
 
     Raises:
         MixwellError: something in the grid or the folder cannot be used.
@@ -95,10 +132,13 @@ def run(
         records.check_usable()
     cells = plan(grid, view.note)
     records.create()
+    if command is not None:
+        records.log("command", command=command)
     check_data(records, cells, new_data=new_data)
     outcome = execute(cells, records, engine() if engine else InlineEngine(), view, retry_failed=retry_failed)
     finished = [outcome.finished[cell.key] for cell in cells if cell.key in outcome.finished]
-    return Done(records.path, summarise(finished, list(outcome.failed.values()), level), outcome)
+    made = summarise(finished, list(outcome.failed.values()), level)
+    return Done(records.path, dataclasses.replace(made, commands=tuple(records.commands())), outcome)
 
 
-__all__ = ["Done", "default_folder", "make_engine", "make_view", "run"]
+__all__ = ["Cluster", "Done", "check_engine", "default_folder", "make_engine", "make_view", "run"]

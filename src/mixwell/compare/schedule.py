@@ -8,17 +8,19 @@ others take its cells over.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from mixwell.compare.engine import Engine, Event, Failed, Finished, Started
+from mixwell.compare.engine import Engine, Event, Failed, Finished, Note, Started
 from mixwell.compare.live import View
 from mixwell.compare.locks import CellLocks
 from mixwell.compare.records import CorruptRecord, Failure, Record, Records
 from mixwell.compare.spec import CellSpec
 from mixwell.errors import RunError
 
-_POLL = 0.5  # seconds between looks at cells that another process has
+_POLL = 0.5  # seconds between looks at cells that another process has,
+_LONGEST = 4.0  # which become fewer: many processes that wait for the last cells would keep a file server busy
 
 
 @dataclass
@@ -77,7 +79,7 @@ def execute(
         retry_failed: try cells again that failed before.
 
     Raises:
-        RunError: the folder has records of another version.
+        RunError: the folder has records of another version, or the engine has no machine left.
     """
     try:
         with CellLocks(records.path).opened() as locks:
@@ -100,12 +102,13 @@ class _Schedule:
         self.records, self.engine, self.view, self.locks = records, engine, view, locks
         self.outcome = Outcome()
         self.running: set[str] = set()
-        self.lost: set[str] = set()
+        self.lost: Counter[str] = Counter()
         # A failure counts unless it is one of those to be tried again: then only a new one does.
         self.forgiven = {key: failure.attempts for key in self.cells if (failure := records.failure(key))}
         if not retry_failed:
             self.forgiven = {}
         self.waiting = list(self.cells)
+        self.pause, self.next_look = _POLL, 0.0
 
     def run(self) -> Outcome:
         self.waiting = [key for key in self.waiting if not self._settled(key)]
@@ -118,6 +121,7 @@ class _Schedule:
                         self._take(event)
                 elif self.waiting:
                     time.sleep(_POLL)
+                self.view.progress.slots = max(self.engine.slots, 1)
                 self.view.tick()
         finally:
             self.view.end()
@@ -125,6 +129,9 @@ class _Schedule:
 
     def _fill(self) -> None:
         """Claim cells for the free slots; drop those that another process has done meanwhile."""
+        if not self.waiting or time.monotonic() < self.next_look:
+            return
+        before = len(self.waiting)
         for key in list(self.waiting):
             if len(self.running) >= self.engine.slots:
                 return
@@ -138,6 +145,9 @@ class _Schedule:
                 else:
                     self._submit(key)
                 self.waiting.remove(key)
+        # The rest is in other hands.
+        self.pause = _POLL if len(self.waiting) < before else min(2 * self.pause, _LONGEST)
+        self.next_look = time.monotonic() + self.pause
 
     def _submit(self, key: str) -> None:
         self.records.tidy(key)
@@ -178,16 +188,20 @@ class _Schedule:
             self.view.failed(self.outcome.failed[key])
 
     def _take(self, event: Event) -> None:
+        if isinstance(event, Note):
+            self.records.log("note", text=event.text)
+            self.view.note(event.text)
+            return
         key = event.key
         spec = self.cells[key]
         if isinstance(event, Started):
             self.records.log("started", cell=key, worker=event.worker)
             self.view.started(spec, event.worker)
             return
-        if isinstance(event, Failed) and event.lost and key not in self.lost:
-            self.lost.add(key)
+        if isinstance(event, Failed) and event.lost and self.lost[key] < event.retries:
+            self.lost[key] += 1
             self.records.log("lost", cell=key, reason=event.reason)
-            self.view.note(f"{spec.label}, seed {spec.seed}: {event.reason}; trying once more")
+            self.view.note(f"{spec.label}, seed {spec.seed}: {event.reason}; trying again")
             self.engine.submit(spec)
             return
         if isinstance(event, Finished):

@@ -1,4 +1,4 @@
-"""What a worker process of the local engine does. Imports nothing heavy before the threads are set."""
+"""What a worker process of an engine does. Imports nothing heavy before the threads are set."""
 
 from __future__ import annotations
 
@@ -26,6 +26,24 @@ def set_device(environment: MutableMapping[str, str], number: int, devices: int)
     environment["CUDA_VISIBLE_DEVICES"] = names[number % len(names)]
 
 
+def prepare(threads: int) -> None:
+    """Set the threads and import what training needs.
+
+    Args:
+        threads: for torch and the other libraries.
+    """
+    set_threads(os.environ, threads)
+    import torch
+
+    torch.set_num_threads(threads)
+    from tqdm.std import tqdm  # type: ignore[import-untyped,unused-ignore]
+
+    tqdm.set_lock(threading.RLock())  # its own lock is a semaphore that a killed process leaves behind
+    from mixwell.compare.cell import preload
+
+    preload()
+
+
 def main(connection: Connection, number: int, threads: int, devices: int, cache_dir: str | None) -> None:
     """Run cells as they come, until the parent is gone or ends this process.
 
@@ -39,19 +57,12 @@ def main(connection: Connection, number: int, threads: int, devices: int, cache_
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all; the parent decides
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # ends at once: a worker holds neither locks nor files half written
     threading.Thread(target=_die_with_parent, daemon=True).start()
-    set_threads(os.environ, threads)
     set_device(os.environ, number, devices)
-    import torch
-
-    torch.set_num_threads(threads)
-    from tqdm.std import tqdm  # type: ignore[import-untyped,unused-ignore]
-
-    tqdm.set_lock(threading.RLock())  # its own lock is a semaphore that a killed process leaves behind
-    from mixwell.compare.cell import Cache, preload, run_cell
+    prepare(threads)
+    from mixwell.compare.cell import Cache, run_cell
     from mixwell.compare.engine import failure_of
     from mixwell.compare.spec import CellSpec
 
-    preload()
     cache = Cache(cache_dir)
     while True:
         try:
