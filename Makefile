@@ -28,7 +28,7 @@ browsers:
 # Where Chromium cannot be installed, those tests are skipped; under CI they fail.
 test: $(VENV)/.test lint
 	-$(MAKE) --no-print-directory browsers
-	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n 2 --dist loadgroup
+	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n 2
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .

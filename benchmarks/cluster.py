@@ -3,7 +3,7 @@
 Starts a Ray cluster of two nodes on this machine, runs cells that do nothing through the whole schedule (locks, log,
 records), and prints the time for each and the memory of the driver as it goes. Then times, without a cluster, what a
 comparison of 12 methods, 20 data sets and 10 seeds asks of the driver: writing and reading records, drawing the live
-table, and the statistics.
+table, and the statistics; and of a node: the imports of a worker, and loading a model of BERT-base's size.
 
 Run: python benchmarks/cluster.py --cells 2000
 """
@@ -169,6 +169,42 @@ def driver(rows: int, classes: int) -> None:
     print(f"drawing the live table of {len(cells)} cells: {middle(times)}")
 
 
+def node() -> None:
+    """Time what a worker does before its first cell, and with the weights of a model of BERT-base's size."""
+    import subprocess
+    import sys
+
+    code = "import time; t = time.perf_counter(); from mixwell.compare.cell import preload; preload(); "
+    code += "print(time.perf_counter() - t)"
+    took = float(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
+    print(f"imports of a worker: {took:.1f} s")
+    from transformers import AutoTokenizer, BertConfig, BertModel
+
+    from mixwell import models
+    from mixwell.compare.planning import weights_fingerprint
+    from mixwell.training import quiet_libraries
+
+    times: dict[str, list[float]] = {"loading": [], "checking its SHA-256": [], "initial weights of a cell": []}
+    with tempfile.TemporaryDirectory() as folder, quiet_libraries():
+        BertModel(BertConfig()).save_pretrained(folder)
+        AutoTokenizer.from_pretrained(models.resolve("minilm")).save_pretrained(folder)
+        size = sum(path.stat().st_size for path in Path(folder).iterdir()) / 1e6
+        for _ in range(3):
+            marks = [time.perf_counter()]
+            loaded = models.load(folder, labels=("a", "b"), seed=1)
+            marks.append(time.perf_counter())
+            weights_fingerprint(folder, None)
+            marks.append(time.perf_counter())
+            state = {name: value.clone() for name, value in loaded.model.state_dict().items()}
+            began = time.perf_counter()
+            loaded.model.load_state_dict(state)
+            marks.append(marks[-1] + time.perf_counter() - began)
+            for name, start, end in zip(times, marks, marks[1:]):
+                times[name].append(end - start)
+    words = ", ".join(f"{name} {statistics.median(found):.1f} s" for name, found in times.items())
+    print(f"a model of BERT-base's size ({size:.0f} MB): {words}")
+
+
 def main() -> None:
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--cells", type=int, default=2000)
@@ -176,13 +212,15 @@ def main() -> None:
     p.add_argument("--cpus", type=int, default=1, help="of each node")
     p.add_argument("--rows", type=int, default=2000, help="of the test sets")
     p.add_argument("--classes", type=int, default=4)
-    p.add_argument("--only", choices=["scheduling", "driver"])
+    p.add_argument("--only", choices=["scheduling", "driver", "node"])
     a = p.parse_args()
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    if a.only != "driver":
+    if a.only in (None, "scheduling"):
         scheduling(a.cells, a.nodes, a.cpus)
-    if a.only != "scheduling":
+    if a.only in (None, "driver"):
         driver(a.rows, a.classes)
+    if a.only in (None, "node"):
+        node()
 
 
 if __name__ == "__main__":

@@ -11,9 +11,6 @@ from typing import Any
 
 import pytest
 
-# Browsers take turns in one worker: two at once on a small machine run into their time limits.
-browser_tests = pytest.mark.xdist_group("browser")
-
 # Read at import: tests of runs set it for their own processes.
 _CI = bool(os.environ.get("CI"))
 

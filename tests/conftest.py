@@ -10,6 +10,21 @@ os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
 
 import pytest
 
+# Files whose tests share something costly (a browser, a cluster): one worker runs all of a group. The marker of xdist
+# does nothing with this pytest.
+GROUPS = {"test_ray.py": "ray", "test_report_page.py": "browser", "test_attention_page.py": "browser"}
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Grouped(LoadScopeScheduling):
+        def _split_scope(self, nodeid):
+            return GROUPS.get(nodeid.partition("::")[0].rpartition("/")[2], nodeid)
+
+    return Grouped(config, log)
+
 
 @pytest.fixture(autouse=True)
 def _one_thread():

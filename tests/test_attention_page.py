@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from browsing import browser_tests, no_sideways_scroll, open_page, start_browser
+from browsing import no_sideways_scroll, open_page, start_browser
 from mixwell import attention, models
 from mixwell.report import attention as report
 
-pytestmark = browser_tests
 
 EVIL = '<script>document.title="broken"</script><img src=x onerror=alert(1)>'
 

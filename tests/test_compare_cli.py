@@ -136,3 +136,23 @@ def test_the_real_thing(place: Path, tmp_path: Path) -> None:  # noqa: F811
     assert "Traceback" not in done.stderr and "Warning" not in done.stderr
     results = [json.loads(path.read_text()) for path in (tmp_path / "out" / "cells").glob("*/result.json")]
     assert len(results) == 3 and {result["test"]["rows"] for result in results} == {10}
+
+
+def test_the_same_command_twice_at_once(place: Path, tmp_path: Path) -> None:  # noqa: F811
+    """What the recipes for SLURM and ssh do: the command on every machine, one shared folder."""
+    import subprocess
+    import sys
+
+    line = words(place, tmp_path / "out", "--methods", "amplify,tmix", "--quiet", "--workers", "1", "--threads", "1")
+    both = [
+        subprocess.Popen([sys.executable, "-m", "mixwell", *line], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        for _ in range(2)
+    ]
+    said = [each.communicate(timeout=300) for each in both]
+    assert [each.returncode for each in both] == [0, 0], said
+    log = [json.loads(text) for text in (tmp_path / "out" / "log.jsonl").read_text().splitlines()]
+    finished_cells = [each["cell"] for each in log if each["event"] == "finished"]
+    assert len(finished_cells) == len(set(finished_cells)) == 8
+    assert len({each["process"] for each in log if each["event"] == "command"}) == 2
+    # Both come to the same conclusion from the same records.
+    assert said[0][0] == said[1][0]

@@ -20,6 +20,7 @@ import pytest
 
 from mixwell.cli import main
 from mixwell.compare import cluster as clusters
+from mixwell.compare import parcels, remote
 from mixwell.compare.cluster import Cluster, RayEngine
 from mixwell.compare.engine import Failed, Finished, InlineEngine, Note
 from mixwell.compare.live import View
@@ -33,7 +34,6 @@ from test_compare_cli import words
 from test_compare_kill import content, identity, log
 from test_training import SOURCE, rows, write_csv
 
-pytestmark = pytest.mark.xdist_group("ray")
 TESTS = Path(__file__).resolve().parent
 STORE = 80 << 20
 # Nodes that die are found out in about two seconds, as tests should not take long.
@@ -70,7 +70,7 @@ class Nodes:
                 self.kill(node)
 
     def engine(self, job: str = "empty", workers: int | None = None, patience: float = 60, **about: Any) -> RayEngine:
-        name = clusters.JOB if job == "real" else f"cluster_jobs:{job}"
+        name = remote.JOB if job == "real" else f"cluster_jobs:{job}"
         return RayEngine(Cluster(self.address, **about), workers, job=name, patience=patience)
 
 
@@ -233,14 +233,14 @@ def test_ship_data(nodes: Nodes, cells: list[CellSpec], finished: Path, tmp_path
 
     engine = nodes.engine(workers=1, ship_data=True)
     try:
-        parcel = clusters._pack(ray, folder, False)
+        parcel = parcels.pack(ray, folder, False)
         monkey = tmp_path / "cache"
-        path = Path(clusters._unpack(parcel, str(monkey)))
+        path = Path(parcels.unpack(parcel, str(monkey)))
         assert (
             path.name == "data"
             and (path / "inner" / "train.csv").read_bytes() == (folder / "inner" / "train.csv").read_bytes()
         )
-        assert clusters._unpack(parcel, str(monkey)) == str(path)
+        assert parcels.unpack(parcel, str(monkey)) == str(path)
         assert [each.name for each in (monkey / "sent").iterdir()] == [parcel.digest[:32]]
     finally:
         engine.close()
@@ -461,18 +461,18 @@ def test_versions() -> None:
     from mixwell import runs
 
     here = runs.versions()
-    assert clusters.difference(here) == ""
-    assert clusters.difference({**here, "torch": here["torch"].split("+")[0] + "+cu128", "python": "3.99"}) == ""
-    assert "numpy" in clusters.difference({**here, "numpy": "0.1"})
+    assert remote.difference(here) == ""
+    assert remote.difference({**here, "torch": here["torch"].split("+")[0] + "+cu128", "python": "3.99"}) == ""
+    assert "numpy" in remote.difference({**here, "numpy": "0.1"})
 
 
 def test_disk_faults() -> None:
     full = OSError(errno.ENOSPC, "No space left on device", "/cache/x")
     wrapped = MixwellError("cache folder")
     wrapped.__cause__ = full
-    assert clusters.disk_fault(wrapped).startswith("/cache/x: No space left on device; make room")
-    assert clusters.disk_fault(RuntimeError("write failed: No space left on device (os error 28)"))
-    assert clusters.disk_fault(ValueError("x")) == ""
+    assert remote.disk_fault(wrapped).startswith("/cache/x: No space left on device; make room")
+    assert remote.disk_fault(RuntimeError("write failed: No space left on device (os error 28)"))
+    assert remote.disk_fault(ValueError("x")) == ""
 
 
 def test_lost_nodes_are_forgiven_more_often(cells: list[CellSpec], tmp_path: Path) -> None:  # noqa: F811

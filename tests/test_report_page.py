@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from browsing import browser_tests, no_sideways_scroll, open_page, start_browser
+from browsing import no_sideways_scroll, open_page, start_browser
 from mixwell import calibration
 from mixwell.cli import main
 from mixwell.compare import export
@@ -26,8 +26,6 @@ from mixwell.compare.spec import CellSpec, chosen_test_rows
 from mixwell.compare.summary import Summary, read_summary
 from test_compare import SETTINGS, FakeEngine
 from test_training import BASE, make_model
-
-pytestmark = browser_tests
 
 EVIL = '<script>document.title="broken"</script>'
 LABELS = [EVIL, "'\"><img src=x onerror=alert(1)>", "a & b", "$x^2$", "fünf", "six", "seven"]

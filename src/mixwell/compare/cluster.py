@@ -11,15 +11,10 @@ other work holds keeps no cell back. Workers without work are given up, so that 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import errno
-import hashlib
-import importlib
 import os
 import re
 import signal
 import socket
-import tempfile
 import threading
 import time
 from collections import deque
@@ -29,11 +24,12 @@ from pathlib import Path
 from typing import Any
 
 from mixwell.compare import worker
-from mixwell.compare.engine import Event, Failed, Finished, Note, Started, failure_of
+from mixwell.compare.engine import Event, Failed, Finished, Note, Started, first_line
+from mixwell.compare.parcels import Parcel, pack
+from mixwell.compare.remote import JOB, PATHS, actor
 from mixwell.compare.spec import CellSpec
 from mixwell.errors import OptionError, RunError
 
-JOB = "mixwell.compare.cell:run_cell"
 NODE_RETRIES = 5  # a node that goes (spot machines do) says nothing against the cell
 WORKER_RETRIES = 2  # a process that dies may be the cell's fault: memory
 
@@ -43,13 +39,10 @@ _ABSENT = 60.0  # seconds until a node that did not answer is used again, should
 _HEAD = 20.0  # seconds that the head may be silent; after 60 Ray ends the process
 _SLOW = 30.0  # seconds without any cell running until the user is told
 _STARTS = 3  # workers that may die before their first word until a node is left out
-_BLOCK = 32 << 20  # bytes of a file in one object: the driver never holds more
-_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS}
 _NO_CLUSTER = (
     "--address auto: this machine belongs to no Ray cluster; run `ray start --head`, or `ray start --address "
     "HEAD:6379` to join one, or name the head with --address HOST:PORT"
 )
-_PATHS = ("data", "validation", "test", "splits_file")
 
 
 @dataclass(frozen=True)
@@ -229,13 +222,13 @@ class RayEngine:
         self._most, self._cache_dir, self._patience, self._job = workers, cache_dir, patience, job
         self._versions = runs.versions()
         self._ray = _ray()
-        self._actor = self._ray.remote(_actor())
+        self._actor = self._ray.remote(actor())
         self._nodes: dict[str, _Node] = {}
         self._workers: list[_Worker] = []
         self._queue: deque[CellSpec] = deque()
         self._events: deque[Event] = deque()
         self._absent: dict[str, float] = {}  # nodes that do not answer, and until when that is held against them
-        self._parcels: dict[str, _Parcel] = {}
+        self._parcels: dict[str, Parcel] = {}
         self._files: dict[tuple[Any, str], dict[str, str]] = {}
         self._first, self._looked = True, -_LOOK
         self._without: float | None = None  # since when there is no node
@@ -515,7 +508,7 @@ class RayEngine:
         if key not in self._files:
             from mixwell import models
 
-            names = [getattr(spec.source, each) for each in _PATHS]
+            names = [getattr(spec.source, each) for each in PATHS]
             found = {each: each for each in names if isinstance(each, str) and os.path.exists(each)}
             with contextlib.suppress(OptionError):
                 source = models.resolve(spec.model)
@@ -538,9 +531,9 @@ class RayEngine:
         if name in self._parcels:
             return
         try:
-            self._parcels[name] = _pack(self._ray, Path(path), model)
+            self._parcels[name] = pack(self._ray, Path(path), model)
         except (OSError, self._ray.exceptions.RayError) as error:
-            raise RunError(f"{path}: cannot be sent to the nodes ({_first_line(error)})") from error
+            raise RunError(f"{path}: cannot be sent to the nodes ({first_line(error)})") from error
 
 
 def _connect(ray: Any, address: str) -> bool:
@@ -567,7 +560,7 @@ def _connect(ray: Any, address: str) -> bool:
             ) from error
         if address == "auto":
             raise RunError(_NO_CLUSTER) from error
-        raise RunError(f"--address {address}: no Ray cluster could be joined ({_first_line(error)})") from error
+        raise RunError(f"--address {address}: no Ray cluster could be joined ({first_line(error)})") from error
     return True
 
 
@@ -616,216 +609,4 @@ def _cause(error: Exception) -> str:
     if "OutOfMemory" in type(error).__name__ or "low on memory" in text:
         return "killed for lack of memory; lower --batch-size or raise --cpus-per-run"
     found = re.search(r"(?:Worker exit detail|failed reason|error_message): (.{10,}?)(?:\. |$)", text)
-    return found[1][:200] if found else _first_line(error)
-
-
-def _first_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0].rstrip(".")[:300] if lines else type(error).__name__
-
-
-# --- parcels ----------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Parcel:
-    """A file or folder in the object store.
-
-    Attributes:
-        name: its last part: the end of a file's name decides how it is read.
-        digest: of names and contents.
-        files: of each file the path inside and references to its blocks; the path of a single file is empty.
-    """
-
-    name: str
-    digest: str
-    files: tuple[tuple[str, tuple[Any, ...]], ...]
-
-
-def _pack(ray: Any, path: Path, model: bool) -> _Parcel:
-    from mixwell.compare.planning import deciding_files
-
-    if path.is_dir():
-        inside = deciding_files(path) if model else sorted(each for each in path.rglob("*") if each.is_file())
-        named = [(each.relative_to(path).as_posix(), each) for each in inside]
-    else:
-        named = [("", path)]
-    total = hashlib.sha256()
-    files = []
-    for inner, file in named:
-        total.update(f"\n{inner} {file.stat().st_size}\n".encode())
-        blocks = []
-        with open(file, "rb") as stream:
-            while block := stream.read(_BLOCK):
-                total.update(block)
-                blocks.append(ray.put(block))
-        files.append((inner, tuple(blocks)))
-    return _Parcel(path.name, total.hexdigest(), tuple(files))
-
-
-def _unpack(parcel: _Parcel, cache_dir: str | None) -> str:
-    """Write a parcel into the cache folder of a node, unless it is there; return its path."""
-    import ray
-
-    from mixwell.data import cache_folder
-
-    target = cache_folder(cache_dir) / "sent" / parcel.digest[:32]
-    if not target.is_dir():
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".tmp-", dir=target.parent) as folder:
-            whole = Path(folder) / "whole"
-            for inner, blocks in parcel.files:
-                path = whole / parcel.name / inner if inner else whole / parcel.name
-                path.parent.mkdir(parents=True, exist_ok=True)
-                with open(path, "wb") as stream:
-                    for block in blocks:
-                        stream.write(ray.get(block))
-                    stream.flush()
-                    os.fsync(stream.fileno())
-            try:
-                os.rename(whole, target)
-            except OSError:
-                if not target.is_dir():  # else another worker of this node was quicker
-                    raise
-    return str(target / parcel.name)
-
-
-# --- on a node --------------------------------------------------------------------------------------------------------
-
-
-def _actor() -> type:
-    """The class of the actors.
-
-    Being local it is sent whole and not by name, so that it can speak on a node without mixwell, too. For the same
-    reason it uses nothing of this module before it knows the version.
-    """
-
-    class Worker:
-        def greet(self, versions: dict[str, str], job: str, threads: int, cache_dir: str | None) -> dict[str, Any]:
-            import os
-
-            answer = {"process": os.getpid(), "refused": ""}
-            wanted = versions["mixwell"]
-            try:
-                from mixwell._version import __version__
-            except ImportError as error:
-                missing = getattr(error, "name", None) == "mixwell"
-                what = "is not installed there" if missing else f"cannot be imported there ({error})"
-                return {**answer, "refused": f"mixwell {what}; install mixwell {wanted} on the node"}
-            if __version__ != wanted:
-                why = f"it has mixwell {__version__}, this process {wanted}; install the same version on both"
-                return {**answer, "refused": why}
-            try:
-                from mixwell.compare import cluster
-
-                self.remote = cluster.Remote(job, threads, cache_dir)
-                return {**answer, "refused": cluster.difference(versions)}
-            except ImportError as error:
-                return {**answer, "refused": f"mixwell cannot be imported there ({error})"}
-
-        def run(self, *given: Any) -> tuple[str, Any]:
-            return self.remote.run(*given)
-
-    return Worker
-
-
-def difference(versions: Mapping[str, str]) -> str:
-    """Say how the versions here differ from others that should be the same; nothing if they do not.
-
-    Results are paired over methods and seeds, so that all nodes must compute the same. Ray sees to Python; builds of
-    one version (for CPUs, for CUDA) count as the same.
-    """
-    from mixwell import runs
-
-    here = runs.versions()
-    found = [
-        f"{name} {here.get(name, 'missing')} there, {version} here"
-        for name, version in versions.items()
-        if name != "python" and here.get(name, "").split("+")[0] != version.split("+")[0]
-    ]
-    return f"other versions ({', '.join(found)}); install the same on all nodes" if found else ""
-
-
-class Remote:
-    """Trains cells in a process on a node.
-
-    Args:
-        job: `module:function`, see `RayEngine`.
-        threads: for torch and the other libraries.
-        cache_dir: for tokenised texts and for data that were sent.
-    """
-
-    def __init__(self, job: str, threads: int, cache_dir: str | None) -> None:
-        self._job, self._threads, self._cache_dir = job, threads, cache_dir
-        self._cache: Any = None
-        self._prepared = False
-
-    def run(
-        self, values: dict[str, Any], names: list[str], parcels: Mapping[str, _Parcel], only_sent: bool
-    ) -> tuple[str, Any]:
-        """Train a cell.
-
-        Args:
-            values: of its specification.
-            names: the files in it that the driver has.
-            parcels: those that can be had from the object store.
-            only_sent: use these even if there is something at their paths.
-
-        Returns:
-            `("finished", result)`, `("failed", event)`, `("missing", names)` of files this node does not see, or
-            `("refused", why)` if no cell can run here.
-        """
-        spec = CellSpec.from_dict(values)
-        try:
-            lacking = [name for name in names if only_sent or not _sees(name, spec)]
-            missing = [name for name in lacking if name not in parcels]
-            if missing:
-                return "missing", missing
-            spec = _moved(spec, {name: _unpack(parcels[name], self._cache_dir) for name in lacking})
-            return "finished", self._train(spec)
-        except Exception as error:
-            self._cache = None  # the model may be half trained, or have filled the memory
-            fault = disk_fault(error)
-            return ("refused", fault) if fault else ("failed", failure_of(spec.key, error))
-
-    def _train(self, spec: CellSpec) -> Any:
-        module, _, function = self._job.partition(":")
-        if self._job == JOB:
-            if not self._prepared:
-                worker.prepare(self._threads)
-                self._prepared = True
-            from mixwell.compare.cell import Cache
-
-            self._cache = self._cache or Cache(self._cache_dir)
-        return getattr(importlib.import_module(module), function)(spec, self._cache)
-
-
-def _sees(name: str, spec: CellSpec) -> bool:
-    if name != spec.model:
-        return os.path.exists(name)
-    from mixwell import models
-
-    try:
-        return os.path.isdir(models.resolve(name))
-    except OptionError:
-        return False
-
-
-def _moved(spec: CellSpec, places: Mapping[str, str]) -> CellSpec:
-    """The same cell with files at other places; its name stays, as that goes by contents."""
-    if not places:
-        return spec
-    fields = {each: getattr(spec.source, each) for each in _PATHS}
-    source = dataclasses.replace(spec.source, **{each: places.get(path, path) for each, path in fields.items()})
-    return dataclasses.replace(spec, source=source, model=places.get(spec.model, spec.model))
-
-
-def disk_fault(error: BaseException | None) -> str:
-    """Say what is wrong with this machine's disk if that is why something failed; else nothing."""
-    while error is not None:
-        if isinstance(error, OSError) and error.errno in _DISK:
-            return f"{error.filename or 'its disk'}: {error.strerror}; make room there, or name another --cache-dir"
-        if "No space left on device" in str(error):
-            return f"its disk is full ({_first_line(error)}); make room there, or name another --cache-dir"
-        error = error.__cause__ or error.__context__
-    return ""
+    return found[1][:200] if found else first_line(error)

@@ -88,6 +88,12 @@ class Engine(Protocol):
         """Stop; cells that still run are given up."""
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of an error's text; some run over many."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0].rstrip(".")[:300] if lines else type(error).__name__
+
+
 def failure_of(key: str, error: BaseException) -> Failed:
     """Put an exception of a cell into words."""
     text = " ".join(str(error).split())
