@@ -14,7 +14,6 @@ from browsing import no_sideways_scroll, open_page, start_browser
 from mixwell import attention, models
 from mixwell.report import attention as report
 
-
 EVIL = '<script>document.title="broken"</script><img src=x onerror=alert(1)>'
 
 
