@@ -180,12 +180,14 @@ def summary(folder: str | Path, level: float = 0.95) -> Summary | None:
     for place in run["cells"]:
         record = _record(records, place["key"])
         if record is not None:
-            plain = record.spec.method == BASELINE and record.spec.label == BASELINE
+            plain = record.spec.method == BASELINE and not record.spec.options.get("label_smoothing")
             name = experiment.dataset(place["dataset"]).title
-            # Draws a batch belong to a row of the table: such rows stand beside the others.
+            # Some protocols cut validation rows anew for each seed, and draws a batch belong to a row of the table:
+            # all of one data set and size stand beside each other, as in the tables.
             settings = {key: value for key, value in record.spec.settings.items() if key != "updates_per_batch"}
             label = BASELINE if plain else place["row"]
-            spec = replace(record.spec, name=name, label=label, settings=settings)
+            common = f"{place['dataset']}, {place['size']}"
+            spec = replace(record.spec, name=name, label=label, settings=settings, fingerprint=common)
             found.append(replace(record, spec=spec))
     if not found:
         return None

@@ -68,7 +68,8 @@ def markdown(made: Mapping[str, Any]) -> str:
         f"Scale `{made['scale']}`, model `{Path(made['model']).name if made['model'] else '-'}`. {made['best_epoch']}"
         + (f" Published ±: {made['spread']}; ours: standard deviation over seeds." if made["spread"] else ""),
         f"Differences are paired, with {100 * made['level']:g} % intervals; + and - behind other metrics: better and "
-        "worse than plain training; time: an epoch's, relative to plain training.",
+        "worse than plain training; verdicts are adjusted over the rows (Holm), intervals are not; time: an epoch's, "
+        "relative to plain training.",
     ]
     if made["scale"] == "smoke":
         about.append("**A smoke run: sample data and a tiny random model. It says nothing about the paper.**")

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from mixwell.calibration import METRICS as SCORES
-from mixwell.compare.intervals import interval
+from mixwell.compare.intervals import holm, interval
 from mixwell.compare.statistics import paired_difference
 from mixwell.papers.measured import Cell, Measured
 from mixwell.papers.protocols import METRICS, Experiment
@@ -59,6 +59,12 @@ class Pair:
         if self.seeds < 2 or not self.p < 1 - level:
             return UNSURE
         return HOLDS if sign * self.mean > 0 else FAILS
+
+
+def decide(pairs: Sequence[Pair], sign: int, level: float) -> list[str]:
+    """The verdict of each of some pairs that are looked at together, with p-values adjusted after Holm."""
+    adjusted = holm([pair.p if math.isfinite(pair.p) else 1.0 for pair in pairs])
+    return [replace(pair, p=p).decides(sign, level) for pair, p in zip(pairs, adjusted)]
 
 
 class Pairs:

@@ -17,7 +17,7 @@ import numpy as np
 
 from mixwell.papers.claims import Judge, Place
 from mixwell.papers.measured import Cell, Measured
-from mixwell.papers.pairs import TIMES, Pairs, direction
+from mixwell.papers.pairs import FAILS, HOLDS, TIMES, Pair, Pairs, decide, direction
 from mixwell.papers.protocols import Experiment, Number, Row, get
 
 FORMAT = "mixwell paper table 1"
@@ -105,6 +105,7 @@ class _Cells:
         """One metric of all rows in a place, derived rows included."""
         rows, plain = self.pairs.groups[place], self.pairs.plain
         made: dict[str, dict[str, Any]] = {}
+        compared: list[tuple[dict[str, Any], Pair]] = []
         for row in self.experiment.rows:
             entry = self.entry(row, place, metric)
             if row.derived is not None:
@@ -127,11 +128,10 @@ class _Cells:
                 if plain in rows and row.label != plain and metric not in TIMES:
                     found = self.pairs.of(row.label, plain, place, metric)
                     if found is not None:
-                        verdict = found.decides(direction(metric), self.pairs.level)
-                        words = {"holds": "better", "does not hold": "worse"}.get(verdict, verdict)
-                        entry["difference"] = {**found.to_dict(), "verdict": words}
+                        compared.append((entry, found))
             made[row.label] = entry
-            yield entry
+        _judge(compared, direction(metric), self.pairs.level)
+        yield from made.values()
 
     def entry(self, row: Row, place: Place, metric: str) -> dict[str, Any]:
         """An entry with its published number."""
@@ -189,6 +189,8 @@ class _Cells:
         for size in sizes if derived is not None else ():
             assert derived is not None
             places = [place for place in self.pairs.groups if place[1] == size]
+            entries: list[dict[str, Any]] = []
+            compared: list[tuple[dict[str, Any], Pair]] = []
             for row in self.experiment.rows:
                 if not all(row.label in self.pairs.groups[place] for place in places):
                     continue
@@ -209,16 +211,27 @@ class _Cells:
                     "seeds": min(len(self.pairs.groups[place][row.label]) for place in places),
                     "derived": f"mean over {', '.join(place[0] for place in places)}",
                 }
+                entries.append(entry)
                 if found is not None:
-                    verdict = found.decides(direction(derived.metric), self.pairs.level)
-                    words = {"holds": "better", "does not hold": "worse"}.get(verdict, verdict)
-                    entry["difference"] = {**found.to_dict(), "verdict": words}
-                yield entry
+                    compared.append((entry, found))
+            _judge(compared, direction(derived.metric), self.pairs.level)
+            yield from entries
+
+
+def _judge(compared: Sequence[tuple[dict[str, Any], Pair]], sign: int, level: float) -> None:
+    """Write the differences of rows to plain training into their entries, the verdicts adjusted over the rows."""
+    words = {HOLDS: "better", FAILS: "worse"}
+    for (entry, pair), verdict in zip(compared, decide([pair for _, pair in compared], sign, level)):
+        entry["difference"] = {**pair.to_dict(), "verdict": words.get(verdict, verdict)}
 
 
 def audit(experiment: Experiment, pairs: Pairs) -> list[dict[str, Any]]:
-    """What the published mistake costs each baseline: the correct row minus the faulty one, and the mean over data."""
-    entries = []
+    """What the published mistake costs each baseline: the correct row minus the faulty one, and the mean over data.
+
+    Verdicts are adjusted over the baselines of a data set.
+    """
+    entries: list[dict[str, Any]] = []
+    families: dict[tuple[str, str], list[tuple[dict[str, Any], Pair]]] = {}
     for row in experiment.rows:
         if row.fault is None:
             continue
@@ -234,8 +247,11 @@ def audit(experiment: Experiment, pairs: Pairs) -> list[dict[str, Any]]:
             if len(found) > 1 and (whole := pairs.mean(list(found.values()))) is not None:
                 found[f"mean of {len(found)}"] = whole
             for dataset, pair in found.items():
-                verdict = pair.decides(1, pairs.level)
-                words = {"holds": "costs accuracy", "does not hold": "gains accuracy"}.get(verdict, verdict)
-                entries.append({"row": right.label, "dataset": dataset, "size": size, "cost": pair.to_dict(),
-                                "verdict": words})  # fmt: skip
+                entry = {"row": right.label, "dataset": dataset, "size": size, "cost": pair.to_dict()}
+                entries.append(entry)
+                families.setdefault((dataset, size), []).append((entry, pair))
+    words = {HOLDS: "costs accuracy", FAILS: "gains accuracy"}
+    for family in families.values():
+        for (entry, _), verdict in zip(family, decide([pair for _, pair in family], 1, pairs.level)):
+            entry["verdict"] = words.get(verdict, verdict)
     return entries
