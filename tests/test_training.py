@@ -255,7 +255,8 @@ def test_run_folder(run: Path, tiny: Path, data_file: Path) -> None:
     from mixwell import calibration
 
     assert sorted(path.name for path in run.iterdir()) == [
-        "loss.svg", "metrics.json", "model", "predictions.parquet", "reliability.svg", "run.json", "splits.json",
+        "loss.svg", "metrics.json", "model", "predictions.parquet", "reliability.svg", "report.html", "run.json",
+        "splits.json",
     ]  # fmt: skip
     names = {path.name for path in (run / "model").iterdir()}
     assert {"config.json", "model.safetensors", "tokenizer.json", "mixwell.json", "README.md"} <= names
