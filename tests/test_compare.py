@@ -526,6 +526,43 @@ def test_summary(told: Records) -> None:
     assert row is not None and row.seeds == 2 and summary.groups[0].failed[0].reason == "<i>nan</i>"
 
 
+def test_two_ways_of_sampling_in_one_folder(place: Path, tmp_path: Path) -> None:
+    """The same seeds with samples of their own and with a fixed one are two comparisons; seed 0 belongs to both."""
+    records = Records(tmp_path / "out")
+    records.create()
+    for more in ({}, {"sample_seed": 0}):
+        execute(plan(make_grid(place, seeds=3, max_train=40, **more)), records, FakeEngine(), PlainView())
+    summary = read_summary(records)
+    assert [group.title.split(", ")[-1] for group in summary.groups] == ["a sample a seed", "sample seed 0"]
+    for group in summary.groups:
+        assert group.comparison is not None and group.seeds == (0, 1, 2)
+    for format in export.FORMATS:
+        assert export.export(summary, format)
+
+
+def test_an_engine_without_slots_is_asked_all_the_same(cells: list[CellSpec], tmp_path: Path) -> None:
+    """While no node is there the engine may tell of it, or give up; cells of other processes are seen."""
+
+    class Empty(FakeEngine):
+        waits = 0
+
+        def wait(self, timeout: float) -> list[Any]:
+            Empty.waits += 1
+            if Empty.waits == 2:
+                other = Records(tmp_path / "out")
+                other.write(cells[0], made_up(cells[0]))
+            if Empty.waits == 4:
+                raise RunError("no node came")
+            return []
+
+    records = Records(tmp_path / "out")
+    records.create()
+    view = PlainView()
+    with pytest.raises(RunError, match="no node came"):
+        execute(cells[:2], records, Empty(slots=0), view)
+    assert cells[0].key in view.progress.done
+
+
 def test_statistics_get_the_records(finished: Path) -> None:
     records = Records(finished)
     for key in records.names():

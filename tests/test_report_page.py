@@ -356,6 +356,29 @@ def test_keyboard_reaches_everything(browser: Any, page_path: Path) -> None:
         assert unnamed == 0
 
 
+def test_ticks() -> None:
+    from mixwell.report.svg import tick_text, ticks
+
+    for low, high in ((0, 1), (-0.0061, 0.0072), (-11, 6), (0, 1e-4), (3, 3000), (-0.5, 0.5)):
+        found = ticks(low, high)
+        step = found[1] - found[0]
+        texts = [float(tick_text(each, step).replace("\u2212", "-")) for each in found]
+        assert texts == pytest.approx(found, abs=step * 1e-6) and all(low <= each <= high for each in found)
+        assert 3 <= len(found) <= 8
+
+
+def test_a_class_without_test_rows() -> None:
+    from mixwell.report import look, story
+
+    names = [str(at) for at in range(14)]
+    labels = np.arange(40) % 13  # class 13 is predicted, and never true
+    logits = np.eye(14)[np.where(np.arange(40) % 3, labels, 13)]
+    told = story.describe("m", "single_label", names, [story.Seed(logits, labels, 1.0)], None, {})
+    matrix = look.method_view(told, None, {"m": 1})["classes"]["matrix"]
+    row = next(each for each in matrix["rows"] if each["name"] == "13")
+    assert row["rest"] == "" and all(cell["text"] == "" for cell in row["cells"])
+
+
 def test_without_texts_and_after_the_data_changed(records: Records, summary: Summary, tmp_path: Path) -> None:
     page = export.export(summary, "html", texts=False)
     assert "says" not in page and "the page was made without texts" in page

@@ -30,10 +30,12 @@ def command(
     from mixwell.files import write_text
 
     chosen = export.choose_format(format, output)
+    if (Path(folder) / "table.md").exists():
+        raise OptionError(f"{folder}: the run of a paper; `mixwell paper table {folder}` makes its table and page")
     if (Path(folder) / "run.json").exists():
         from mixwell.report.run import page
 
-        if chosen != "html":
+        if format is not None and chosen != "html":
             raise OptionError(f"--format {chosen}: a single run has a page only; its numbers are in metrics.json")
         text = page(Path(folder), texts=texts)
     else:

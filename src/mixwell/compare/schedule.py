@@ -116,10 +116,9 @@ class _Schedule:
         try:
             while self.waiting or self.running:
                 self._fill()
-                if self.running:
-                    for event in self.engine.wait(_POLL):
-                        self._take(event)
-                elif self.waiting:
+                for event in self.engine.wait(_POLL if self.running else 0.0):  # nodes come and go meanwhile
+                    self._take(event)
+                if self.waiting and not self.running:
                     time.sleep(_POLL)
                 self.view.progress.slots = max(self.engine.slots, 1)
                 self.view.tick()
@@ -133,12 +132,13 @@ class _Schedule:
             return
         before = len(self.waiting)
         for key in list(self.waiting):
-            if len(self.running) >= self.engine.slots:
+            full = len(self.running) >= self.engine.slots
+            if full and self.running:
                 return
             if self._settled(key):
                 self.waiting.remove(key)
                 self._show(key)
-            elif self.locks.take(key):
+            elif not full and self.locks.take(key):
                 if self._settled(key, locked=True):  # done between the look and the lock
                     self.locks.release(key)
                     self._show(key)

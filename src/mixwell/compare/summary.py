@@ -155,13 +155,25 @@ def summarise(records: Iterable[Record], failures: Sequence[Failure] = (), level
         failed.setdefault(failure.spec.group_key, []).append(failure)
     keys = [*grouped, *(key for key in failed if key not in grouped)]
     specs = [grouped[key][0].spec if key in grouped else failed[key][0].spec for key in keys]
-    names = group_titles(specs)
-    return Summary(
-        tuple(
-            _group(title, spec, grouped.get(key, []), failed.get(key, []), level)
-            for key, spec, title in zip(keys, specs, names)
-        )
-    )
+    made = []
+    for key, spec, title in zip(keys, specs, group_titles(specs)):
+        for words, part in _samplings(grouped.get(key, [])).items():
+            made.append(_group(f"{title}{words}", spec, part, failed.get(key, []), level))
+    return Summary(tuple(made))
+
+
+def _samplings(found: list[Record]) -> dict[str, list[Record]]:
+    """The records of a comparison, apart where one folder has both samples of the seeds' own and fixed ones.
+
+    A cell whose sample has the seed's number belongs to both.
+    """
+    if len({(record.spec.label, record.spec.seed) for record in found}) == len(found):
+        return {"": found}
+    fixed = dict.fromkeys(record.spec.sample.seed for record in found if record.spec.sample.seed != record.spec.seed)
+    parts = {", a sample a seed": [record for record in found if record.spec.sample.seed == record.spec.seed]}
+    for seed in fixed:
+        parts[f", sample seed {seed}"] = [record for record in found if record.spec.sample.seed == seed]
+    return {words: part for words, part in parts.items() if part}
 
 
 def group_titles(specs: Sequence[CellSpec]) -> list[str]:

@@ -14,7 +14,7 @@ from typing import Any
 
 from mixwell.compare.intervals import holm
 from mixwell.papers.measured import Measured
-from mixwell.papers.pairs import FAILS, HOLDS, TIMES, UNKNOWN, UNSURE, Pair, Pairs, direction
+from mixwell.papers.pairs import FAILS, HOLDS, TIMES, UNKNOWN, UNSURE, Pair, Pairs, decide, direction
 from mixwell.papers.protocols import METRICS, SAMPLE, Claim, Experiment
 
 Place = tuple[str, str]
@@ -134,7 +134,7 @@ class Judge:
         rows = self.pairs.groups[dataset, size]
         means = {row: sum(c.value(metric) for c in rows[row].values()) / len(rows[row]) for row in printed}
         more = METRICS[metric]
-        pairs, words, signs = [], [], []
+        pairs, signs = [], []
         for first, second in itertools.combinations(printed, 2):
             if printed[first] == printed[second]:
                 continue
@@ -142,8 +142,10 @@ class Judge:
             pair = self.pairs.of(better, worse, (dataset, size), metric)
             pairs.append(pair)
             signs.append(direction(metric))
-            words.append(UNKNOWN if pair is None else pair.decides(signs[-1], self.level))
         known = [pair for pair in pairs if pair is not None]
+        # That all hold needs no adjusting; that single ones of many do or do not, does.
+        alone = [UNKNOWN if pair is None else pair.decides(sign, self.level) for pair, sign in zip(pairs, signs)]
+        judged = decide(known, direction(metric), self.level)
         return {
             "dataset": dataset,
             "size": size,
@@ -153,7 +155,7 @@ class Judge:
             "measured": sorted(printed, key=lambda row: means[row], reverse=more),
             "pairs": len(known),
             "same_side": sum(sign * pair.mean > 0 for sign, pair in zip(signs, pairs) if pair is not None),
-            "shown": words.count(HOLDS),
-            "against": words.count(FAILS),
-            "verdict": together(words, pairs, signs, self.level),
+            "shown": judged.count(HOLDS),
+            "against": judged.count(FAILS),
+            "verdict": together(alone, pairs, signs, self.level),
         }

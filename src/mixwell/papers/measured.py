@@ -191,7 +191,11 @@ def summary(folder: str | Path, level: float = 0.95) -> Summary | None:
             found.append(replace(record, spec=spec))
     if not found:
         return None
-    return replace(summarise(found, level=level), commands=(" ".join(anonymous(run["command"])),))
+    made = summarise(found, level=level)
+    keys = [place["key"] for place in run["cells"]]
+    failed = [failure for key in keys if not records.has(key) and (failure := records.failure(key)) is not None]
+    notes = tuple(f"failed: {each.spec.label}, seed {each.spec.seed}: {each.reason}" for each in failed)
+    return replace(made, notes=notes, commands=(" ".join(anonymous(run["command"])),))
 
 
 def _cell(place: Mapping[str, Any], record: Record, curve: bool) -> Cell:

@@ -116,6 +116,8 @@ def _place(made: Mapping[str, Any], place: tuple[str, str]) -> str:
     header = ["row"]
     for metric in metrics:
         name = _NAMES.get(metric, metric)
+        if metric == "nll" and get(made["experiment"]).factor != 1:
+            name += f" x {get(made['experiment']).factor:g}"
         header += [f"{name} published", "measured"] if printed[metric] else [name]
         header += [f"difference to {made['plain']}", "verdict"] if metric == metrics[0] else []
     lines = []

@@ -139,7 +139,8 @@ class Pairs:
         if len(seeds) < 3:
             return Pair(math.nan, math.nan, math.nan, 1.0, math.nan, len(seeds))
         gap = float(x.var(ddof=1) - y.var(ddof=1))
-        flat = np.ptp(x - y) == 0 or np.ptp(x + y) == 0
+        # Scores that are all the same would correlate perfectly with anything.
+        flat = any(np.ptp(each) == 0 for each in (x - y, x + y, x, y))
         p = 1.0 if flat else float(stats.pearsonr(x - y, x + y).pvalue)
         return Pair(gap, math.nan, math.nan, p, math.nan, len(seeds))
 

@@ -199,11 +199,12 @@ def _command(found: Attention) -> str:
     """The command that makes this page again."""
     import shlex
 
-    words = ["mixwell", "attention", found.model, *found.text, "--partner", found.partner[0]]
+    # After `--` nothing is taken for an option, whatever it begins with.
+    words = ["mixwell", "attention", f"--partner={found.partner[0]}"]
     if len(found.partner) > 1:
-        words += ["--partner-b", found.partner[1]]
+        words.append(f"--partner-b={found.partner[1]}")
     words += ["--methods", ",".join(found.methods), "--lam", _number(found.lam)]
-    return shlex.join([*words, "--lams", ",".join(map(_number, found.lams))])
+    return shlex.join([*words, "--lams", ",".join(map(_number, found.lams)), "--", found.model, *found.text])
 
 
 def _number(lam: float) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from mixwell.calibration import Bin
-from mixwell.report.svg import Picture, tick_text, ticks
+from mixwell.report.svg import Picture, colour, tick_text, ticks
 
 VERDICTS = {"better": "var(--good)", "worse": "var(--bad)"}
 
@@ -250,7 +250,8 @@ def _dumbbells(rows: Sequence[Pair], label: str, method: str, at: int, kind: str
         made.line(x(row.plain), y, x(row.value), y, "", f"stroke:{paint};stroke-width:3")
         words = f"{row.name} ({row.rows} test rows): plain {100 * row.plain:.1f} %, {method} {100 * row.value:.1f} %"
         made.mark(x(row.plain), y, 0, words, 4)
-        made.mark(x(row.value), y, at or 1, words, 4.5)
+        # Never a circle, which plain training has.
+        made.mark(x(row.value), y, at if at % 4 else at + 1, words, 4.5, colour(at or 1))
     return made.markup()
 
 

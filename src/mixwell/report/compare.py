@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import re
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
 from mixwell.compare import export
 from mixwell.compare.records import Record
-from mixwell.compare.spec import BASELINE
+from mixwell.compare.spec import BASELINE, canonical
 from mixwell.compare.statistics import BETTER, CALIBRATION, PRIMARY, WORSE, metric_info
 from mixwell.compare.summary import TEMPERATURE, Column, Group, Summary
 from mixwell.report import charts, story, svg
@@ -92,8 +94,9 @@ def _verdict(summary: Summary) -> str:
         rows = [group.row(name, metric) for name in group.methods if name not in (BASELINE, TEMPERATURE)]
         won += [group.title] * any(row and row.difference and row.difference.verdict == BETTER for row in rows)
     if not won:
-        return f"In none of the {len(ready)} comparisons does any method beat plain training."
-    return f"In {len(won)} of {len(ready)} comparisons some method beats plain training: {'; '.join(won)}."
+        return f"In none of the {len(ready)} comparisons is any method shown to beat plain training."
+    words = f"In {len(won)} of {len(ready)} comparisons some method is shown to beat plain training: {'; '.join(won)}."
+    return f"{words} Each comparison was judged by itself: of many, some win by chance."
 
 
 # --- the leaderboard --------------------------------------------------------------------------------------------------
@@ -115,15 +118,18 @@ def _board(summary: Summary) -> dict[str, Any]:
         if column is columns[0]:
             heads += changes
     heads.append(Head("seeds"))
-    rows = [
-        _board_row(group, method, columns, places=len(summary.groups) > 1)
-        for group in ready
-        for method in group.methods
-    ]
+    named = Counter((group.spec.name, group.spec.sample.title) for group in ready)
+    mixed = len({group.columns[0].metric for group in ready}) > 1
+    rows = []
+    for group in ready:
+        # What tells it from others of the same data and sample: model, settings.
+        unique = named[group.spec.name, group.spec.sample.title] == 1
+        place = (group.spec.name if unique else group.title) if len(summary.groups) > 1 else ""
+        rows += [_board_row(group, method, columns, place=place, mixed=mixed) for method in group.methods]
     return {"heads": heads, "rows": rows}
 
 
-def _board_row(group: Group, method: str, columns: list[Column], *, places: bool) -> dict[str, Any]:
+def _board_row(group: Group, method: str, columns: list[Column], *, place: str, mixed: bool) -> dict[str, Any]:
     main = group.columns[0]
     first = group.row(method, main.metric)
     assert first is not None
@@ -132,10 +138,11 @@ def _board_row(group: Group, method: str, columns: list[Column], *, places: bool
     verdict = {BASELINE: "baseline", TEMPERATURE: "same decisions"}.get(method, "")
     verdict = difference.verdict if difference else verdict
     cells = [Cell(method, kind="t")]
-    if places:
-        cells += [Cell(group.spec.name, kind="t"), Cell(f"{few:,}" if few == many else f"{few:,}-{many:,}", str(many))]
+    if place:
+        cells += [Cell(place, kind="t"), Cell(f"{few:,}" if few == many else f"{few:,}-{many:,}", str(many))]
+    unit = f" {main.title}" if mixed and difference else ""
     changes = [
-        Cell(export.change(difference, main), _value(difference.mean if difference else math.nan)),
+        Cell(export.change(difference, main) + unit, _value(difference.mean if difference else math.nan)),
         Cell(verdict, kind=f"t {verdict}" if verdict in (BETTER, WORSE) else "t"),
     ]
     for column in columns:
@@ -168,10 +175,14 @@ def _growth(summary: Summary, numbers: dict[str, int]) -> list[dict[str, Any]]:
     """Charts over the size of the sample, for data sets that were compared at several."""
     made = []
     ready = [group for group in summary.groups if group.comparison is not None]
-    for name in _unique(group.spec.name for group in ready):
-        groups = sorted((each for each in ready if each.spec.name == name), key=lambda each: each.train_rows[1])
-        sizes = [group.train_rows[1] for group in groups]
-        if len(set(sizes)) < 2 or len(set(sizes)) != len(sizes):
+    alike: dict[str, dict[int, Group]] = {}
+    for group in ready:  # what differs in nothing but the size of the sample; of one size the first
+        common = canonical({**group.spec.group(), "sample": None, "name": group.spec.name})
+        alike.setdefault(common, {}).setdefault(group.train_rows[1], group)
+    for by_size in alike.values():
+        groups = [by_size[size] for size in sorted(by_size)]
+        name = groups[0].spec.name
+        if len(groups) < 2:
             continue
         metrics = [PRIMARY[groups[0].spec.task]]
         metrics += ["ece", "ece_after"] if groups[0].spec.task != "regression" else []
@@ -302,10 +313,16 @@ def _settings(group: Group) -> list[tuple[str, str]]:
     spec, settings = group.spec, dict(group.spec.settings)
     first = [name for name in _SETTINGS_FIRST if name in settings]
     rows = [
-        ("model", spec.model.rstrip("/").split("/")[-1]), ("weights", spec.weights[:16]),
-        ("data", spec.name), ("fingerprint of the data", spec.fingerprint[:16]), ("sample", spec.sample.title),
-        ("test rows", f"{group.test_rows:,}"), ("seeds", ", ".join(map(str, group.seeds))), ("task", spec.task),
-    ]  # fmt: skip
+        ("model", spec.model.rstrip("/").split("/")[-1]),
+        ("weights", spec.weights[:16]),
+        ("data", spec.name),
+        ("sample", spec.sample.title),
+        ("test rows", f"{group.test_rows:,}"),
+        ("seeds", ", ".join(map(str, group.seeds))),
+        ("task", spec.task),
+    ]
+    if re.fullmatch(r"[0-9a-f]{16,}", spec.fingerprint):
+        rows.insert(3, ("fingerprint of the data", spec.fingerprint[:16]))
     rest = [name for name in settings if name not in first]
     return rows + [(name.replace("_", " "), _plain(settings[name])) for name in (*first, *rest)]
 

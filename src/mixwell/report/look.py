@@ -75,9 +75,8 @@ def _classes(method: Method, plain: Method | None, numbers: Mapping[str, int]) -
         for at, name in enumerate(found.names)
         if found.support[at]
     ]  # fmt: skip
-    moved = sorted((pair for pair in rows if pair.plain != pair.value), key=lambda pair: pair.plain - pair.value)
-    if len(moved) > _MOST_MOVED:
-        moved = moved[: _MOST_MOVED // 2] + moved[-_MOST_MOVED // 2 :]
+    moved = sorted((pair for pair in rows if pair.plain != pair.value), key=lambda pair: -abs(pair.plain - pair.value))
+    moved = sorted(moved[:_MOST_MOVED], key=lambda pair: pair.plain - pair.value)
     picture = None
     if base is not None and method.name != BASELINE and moved:
         picture = charts.dumbbells(
@@ -99,7 +98,7 @@ def _matrix(found: Classes) -> dict[str, Any]:
     for at in found.shown:
         total = max(int(found.confusion[at].sum()), 1)
         shares = [found.confusion[at, to] / total for to in found.shown]
-        rest = 1 - sum(shares)
+        rest = 1 - sum(shares) if found.confusion[at].any() else 0.0  # a class without test rows
         cells = [
             {
                 "count": int(found.confusion[at, to]),

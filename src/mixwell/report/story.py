@@ -245,7 +245,8 @@ def curves(histories: Sequence[Sequence[dict[str, Any]]]) -> dict[str, list[tupl
 
 
 def _loss(row: dict[str, Any], kind: str) -> float | None:
-    found = row.get("train_loss") if kind == "train" else (row.get(kind) or {}).get("loss")
+    part = row.get(kind) or {}
+    found = row.get("train_loss") if kind == "train" else part.get("loss", part.get("nll", part.get("mse")))
     return None if found is None else float(found)
 
 

@@ -38,7 +38,7 @@ def ticks(lo: float, hi: float, most: int = 6) -> list[float]:
 def tick_text(value: float, step: float, *, signed: bool = False) -> str:
     """A tick's number with as many decimals as its step needs."""
     places = max(0, -math.floor(math.log10(step) + 1e-9)) if step > 0 else 0
-    if places < 3 and abs(step * 10**places - round(step * 10**places)) > 1e-6:
+    if abs(step * 10**places - round(step * 10**places)) > 1e-6:
         places += 1
     value = 0.0 if abs(value) < step * 1e-6 else value
     sign = "+" if signed and value > 0 else ""
