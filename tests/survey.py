@@ -46,7 +46,7 @@ def build(kind: str) -> torch.nn.Module:
     known = {name: value for name, value in SIZES.items() if hasattr(default, name)}
     try:
         config = config_class(**known)
-    except Exception:
+    except Exception:  # some check sizes against each other as they are set: then all at once, unchecked
         config = default
         for name, value in known.items():
             setattr(config, name, value)
