@@ -1,11 +1,13 @@
 """Does `mixwell train --method none` train as well as a plain ten-line Trainer script?
 
-    python benchmarks/accuracy.py --data FOLDER [--rows 1000] [--epochs 4]
+    python benchmarks/accuracy.py --data FOLDER [--rows 1000] [--epochs 4] [--own-draws]
 
 FOLDER has one folder for each data set. Both sides get the same rows, model, learning rate, schedule, batch size and
-number of epochs, and keep the epoch with the lowest validation loss. Printed for each data set: test accuracy of both
-and the standard error of such an accuracy; for mixwell the validation NLL and the test ECE, before and after the
-temperature.
+number of epochs, and keep the epoch with the lowest validation loss. mixwell seeds every epoch by its number; the
+script is given the same seeds, so that both see the rows in one order under the same dropout and whatever is left is
+mixwell's doing. With --own-draws the script draws for itself, and the sides differ as two seeds do. Printed for each
+data set: test accuracy of both, the standard error of such an accuracy and whether the weights are equal; for mixwell
+the validation NLL and the test ECE, before and after the temperature.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ SETS = {
 }
 
 
-def plain(model: Any, tokenizer: Any, train: Any, validation: Any, rate: float, epochs: int, seed: int) -> Any:
+def plain(
+    model: Any, tokenizer: Any, train: Any, validation: Any, rate: float, epochs: int, seed: int, more: Any
+) -> Any:
     """The ten lines."""
     from transformers import DataCollatorWithPadding, Trainer, TrainingArguments
 
@@ -38,7 +42,7 @@ def plain(model: Any, tokenizer: Any, train: Any, validation: Any, rate: float, 
         )  # fmt: skip
         trainer = Trainer(
             model=model, args=arguments, train_dataset=train, eval_dataset=validation, processing_class=tokenizer,
-            data_collator=DataCollatorWithPadding(tokenizer),
+            data_collator=DataCollatorWithPadding(tokenizer), callbacks=more,
         )  # fmt: skip
         trainer.train()
     return model
@@ -54,21 +58,26 @@ def main() -> None:
     parser.add_argument("--tests", type=int, default=1000, help="the most test rows")
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--own-draws", action="store_true", help="leave the script its own order of rows and dropout")
     arguments = parser.parse_args()
+
+    import torch
 
     from mixwell import calibration, data, models
     from mixwell.prediction import logits
+    from mixwell.progress import epoch_seeds
     from mixwell.settings import TrainSettings
     from mixwell.training import fit, quiet_libraries
 
     heads = ("data", "classes", "training rows", "plain script %", "mixwell %", "standard error", "within one",
-             "validation NLL", "after T", "test ECE %", "after T")  # fmt: skip
-    print(f"| {' | '.join(heads)} |", "|---|" + "---:|" * 10, sep="\n", flush=True)
+             "same weights", "validation NLL", "after T", "test ECE %", "after T")  # fmt: skip
+    print(f"| {' | '.join(heads)} |", "|---|" + "---:|" * 11, sep="\n", flush=True)
     for name in arguments.sets:
         folder, label = SETS[name]
         with quiet_libraries(), tempfile.TemporaryDirectory() as cache:
             found = data.load(str(arguments.data / folder), label=label).sample(max_train=arguments.rows)
             sides: dict[str, float] = {}
+            ends: list[dict[str, Any]] = []
             for side in ("plain", "mixwell"):
                 loaded = models.load(arguments.model, task=found.task, labels=found.labels, seed=arguments.seed)
                 rows = {
@@ -82,12 +91,13 @@ def main() -> None:
                     rate = models.default_learning_rate(loaded.parameters)
                     model = plain(
                         loaded.model, loaded.tokenizer, rows["train"], rows["validation"], rate, arguments.epochs,
-                        arguments.seed,
+                        arguments.seed, None if arguments.own_draws else [epoch_seeds(arguments.seed)],
                     )  # fmt: skip
                 else:
                     settings = TrainSettings(data="", method="none", epochs=arguments.epochs, seed=arguments.seed)
                     fit(loaded.model, loaded.tokenizer, rows["train"], rows["validation"], settings, task=found.task)
                     model = loaded.model
+                ends.append(model.state_dict())
                 outputs = {split: logits(model, loaded.tokenizer, rows[split]) for split in ("validation", "test")}
                 truth = {split: rows[split].with_format("numpy")["labels"][:] for split in outputs}
                 sides[side] = calibration.accuracy(outputs["test"], truth["test"])
@@ -95,10 +105,12 @@ def main() -> None:
         losses = [calibration.nll(outputs["validation"] / t, truth["validation"]) for t in (1.0, heat)]
         gaps = [100 * calibration.ece(calibration.softmax(outputs["test"] / t), truth["test"]) for t in (1.0, heat)]
         theirs, ours = sides["plain"], sides["mixwell"]
+        same = all(torch.equal(ends[0][key], ends[1][key]) for key in ends[0])
         error = math.sqrt(theirs * (1 - theirs) / len(truth["test"]))
         print(
             f"| {name} | {len(found.labels)} | {len(rows['train'])} | {100 * theirs:.1f} | {100 * ours:.1f} "
-            f"| {100 * error:.1f} | {'yes' if abs(ours - theirs) <= error else 'no'} | {losses[0]:.4f} "
+            f"| {100 * error:.1f} | {'yes' if abs(ours - theirs) <= error else 'no'} "
+            f"| {'yes' if same else 'no'} | {losses[0]:.4f} "
             f"| {losses[1]:.4f} | {gaps[0]:.1f} | {gaps[1]:.1f} |", flush=True,
         )  # fmt: skip
 

@@ -141,9 +141,10 @@ def peak_memory(method: str, rows: int, length: int) -> float:
     return float(done.stdout.split()[-1])
 
 
-def show(rows: list[dict]) -> None:
-    print("| method | batch | CPU time | 95 % | wall time | 95 % | to reach | reached |")
-    print("|---|---|---:|---|---:|---|---:|---|")
+def show(rows: list[dict], *, head: bool = True) -> None:
+    if head:
+        print("| method | batch | CPU time | 95 % | wall time | 95 % | to reach | reached |")
+        print("|---|---|---:|---|---:|---|---:|---|")
     for row in rows:
         c, w = row["cpu"], row["wall"]
         print(
@@ -182,8 +183,9 @@ def main() -> None:
     elif options.grow:
         result = []
         for rows, length in ((8, 64), (32, 64), (64, 64), (32, 32), (32, 128), (32, 256)):
-            result += measure(methods, rows, length, options.rounds)
-        show(result)
+            found = measure(methods, rows, length, options.rounds)
+            show(found, head=not result)
+            result += found
     else:
         result = measure(methods, options.rows, options.length, options.rounds)
         show(result)

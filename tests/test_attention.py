@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -302,7 +303,11 @@ def test_page_is_small(minilm: models.LoadedModel) -> None:
     """Twenty tokens, three methods, five lams: below 5 MB."""
     found = attention.capture(minilm, " ".join(["word"] * 18), None, " ".join(["other"] * 18))
     assert (len(found.tokens), len(found.lams)) == (20, 5)
-    size = len(report.page(found, report.choose(found)).encode())
+    page = report.page(found, report.choose(found))
+    # The command at its foot runs the model's own code only where the reader did.
+    assert "--trust-remote-code" not in page
+    assert "--trust-remote-code" in report.page(replace(found, trusted=True), report.choose(found))
+    size = len(page.encode())
     assert 1_000_000 < size < 5_000_000
 
 

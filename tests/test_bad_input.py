@@ -74,6 +74,10 @@ WRONG = {
     "length cap below 3": (table(), ["--max-length", "2"], "max_length"),
     "unknown best metric": (table(), ["--best-metric", "acuracy"], "accuracy"),
     "unknown scheduler": (table(), ["--scheduler", "cosin"], "cosin"),
+    "scheduler that needs more": (table(), ["--scheduler", "cosine_with_min_lr"], "min_lr"),
+    "weight decay": (table(), ["--weight-decay", "-1"], "weight_decay"),
+    "optimiser's own refusal": (table(), ["--set", "adam_beta1=2"], "beta"),
+    "a user without a home": (table(), ["--test", "~nobody-at-all/test.csv"], "~nobody-at-all"),
     "learning rate": (table(), ["--learning-rate", "5"], "learning_rate"),
     "class weights": (table(), ["--class-weights", "heavy"], "class_weights"),
     "patience": (table(), ["--patience", "-1"], "patience"),
@@ -145,6 +149,9 @@ def test_models(attempt: Any, tiny: Path, tmp_path: Path) -> None:
     folder = broken("tokenless")
     (folder / "tokenizer.json").unlink()
     assert attempt(table(), model=folder)[0] == 2
+    (folder / "tokenizer_config.json").unlink()  # transformers then makes up a vocabulary of special tokens
+    code, err = attempt(table(), model=folder)
+    assert (code, "knows no words" in err) == (2, True)
     code, err = attempt(table(), model=tmp_path / "nowhere")
     assert (code, "no such folder" in err) == (2, True)
     code, err = attempt(table(), model="someone/some-model")

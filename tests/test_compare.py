@@ -578,6 +578,8 @@ def test_statistics_get_the_records(finished: Path) -> None:
 def test_exports(told: Records) -> None:
     summary = read_summary(told)
     text = export.export(summary, "md")
+    assert "training rows" in export.about(summary.groups[0])
+    assert export.about(replace(summary.groups[0], train_rows=(0, 0))) == "no training finished"
     assert r"\<b\>a\_b & c\|d\</b\>" in text and "failed: amplify, seed 0" in text
     lines = list(csv.DictReader(io.StringIO(export.export(summary, "csv"))))
     assert {line["metric"] for line in lines} >= {"accuracy", "nll", "nll_after", "ece", "seconds_per_step"}

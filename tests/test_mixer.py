@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import json
+import warnings
 import weakref
 
 import pytest
@@ -158,6 +159,26 @@ def test_pin_in_eval(model, batch):
         assert torch.equal(model(**batch).logits, plain)
     assert not torch.equal(mixed, plain)
     assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_training_in_eval_mode_is_told_once(model, batch):
+    """from_pretrained gives models in eval mode: a loop without model.train() would train plain and never know."""
+    mixwell.attach(model, "amplify")
+    model.eval()
+    with pytest.warns(UserWarning, match=r"eval mode, so nothing was mixed.*model\.train\(\)"):
+        model(**batch).loss.backward()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model(**batch).loss.backward()
+
+
+def test_gradients_in_eval_mode_between_steps_are_nobodys_mistake(model, batch):
+    mixwell.attach(model, "amplify")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model(**batch).loss.backward()
+        model.eval()
+        model(**batch).loss.backward()
 
 
 def test_one_row_trains_plain(model, batch):

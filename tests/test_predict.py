@@ -144,5 +144,66 @@ def test_pairs(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     train(settings(tiny, source, tmp_path / "run", epochs=1, text_pair="text_pair"), quiet=True)
     assert main("predict", tmp_path / "run", source, "--text-pair", "text_pair", "-f", "jsonl") == 0
     assert json.loads(capsys.readouterr().out.splitlines()[0])["text_pair"] == "that film"
+    # The columns of training are known, so the same file needs no options.
+    assert main("predict", tmp_path / "run", source, "-f", "jsonl") == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[0])["text_pair"] == "that film"
+    source.write_text(json.dumps({"text": "a film", "other": "a plot"}) + "\n")
     assert main("predict", tmp_path / "run", source) == 2
     assert "--text-pair" in capsys.readouterr().err
+
+
+def test_columns_of_training_are_known(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from mixwell.training import train
+
+    source = tmp_path / "two.csv"
+    write_csv(source, [("nothing here", f"{text},{label}") for text, label in rows(60)], "text,body,label")
+    train(settings(tiny, source, tmp_path / "run", epochs=1, text="body"), quiet=True)
+    assert main("predict", tmp_path / "run", source, "-f", "jsonl") == 0
+    said = capsys.readouterr()
+    assert json.loads(said.out.splitlines()[0])["text"] == rows(60)[0][0]
+    assert said.err == ""
+    write_csv(source, [("a great film", "pos")], "sentence,label")
+    assert main("predict", tmp_path / "run", source) == 0
+    assert "note: columns found: text = 'sentence'" in capsys.readouterr().err
+    assert main("predict", tmp_path / "run", source, "--text-pair", "label") == 2
+    assert "single texts" in capsys.readouterr().err
+
+
+def test_odd_texts_and_outputs(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main("predict", run, "~5 minutes late again") == 0
+    source = tmp_path / "new.jsonl"
+    source.write_text('{"text": "a film"}\n{"text": "x \\ud83d"}\n')
+    assert main("predict", run, source) == 2
+    assert "row 2: not valid text" in capsys.readouterr().err
+    write_csv(tmp_path / "new.csv", [("a film", "pos")])
+    (tmp_path / "folder").mkdir()
+    assert main("predict", run, tmp_path / "new.csv", "-o", tmp_path / "folder") == 2
+    assert "folder: Is a directory" in capsys.readouterr().err
+    assert main("predict", run, tmp_path / "new.csv", "-o", tmp_path / "new.csv" / "out.csv") == 2
+    assert "Traceback" not in capsys.readouterr().err
+    (tmp_path / "link.csv").symlink_to(tmp_path / "real.csv")
+    assert main("predict", run, tmp_path / "new.csv", "-o", tmp_path / "link.csv") == 0
+    assert (tmp_path / "link.csv").is_symlink() and (tmp_path / "real.csv").is_file()
+    assert main("predict", run, tmp_path / "new.csv", "-o", "/dev/null", "-f", "csv") == 0
+    assert Path("/dev/null").is_char_device()
+    assert main("predict", run, "a film", "--device", "nonsense") == 2
+    assert "device 'nonsense'" in capsys.readouterr().err
+
+
+def test_stdin_in_another_encoding(run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO("a film\ncafé\n".encode("cp1252")), "utf-8"))
+    assert main("predict", run, "-") == 2
+    assert "not UTF-8" in capsys.readouterr().err
+
+
+def test_code_of_the_model_runs_only_if_asked(run: Path, tmp_path: Path) -> None:
+    import shutil
+
+    from mixwell.prediction import Classifier
+
+    copy = Path(shutil.copytree(run / "model", tmp_path / "model"))
+    about = json.loads((copy / "mixwell.json").read_text())
+    (copy / "mixwell.json").write_text(json.dumps({**about, "trust_remote_code": True}))
+    with pytest.raises(OptionError, match="--trust-remote-code"):
+        Classifier.load(copy)
+    assert Classifier.load(copy, trust_remote_code=True).predict(["a film"]).labels

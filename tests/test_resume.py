@@ -214,6 +214,53 @@ def test_corrupt_checkpoint(
     same(undisturbed[1], tmp_path / "run")
 
 
+def test_the_best_checkpoint_is_lost(processes: Any, undisturbed: Any, tmp_path: Path) -> None:
+    """Without the weights of the best epoch the run goes back far enough to make them again."""
+    from mixwell.runs import RunFolder, read_state
+
+    options = {"learning_rate": 0.02, "patience": 3, "epochs": 8}
+    whole = disturbed(undisturbed, tmp_path / "whole", **options)
+    assert finish(processes, "train", whole) == 0
+    wanted = disturbed(undisturbed, tmp_path / "run", **options)
+    assert finish(processes, "train", wanted, "metrics") == -signal.SIGKILL
+    folder = RunFolder(tmp_path / "run")
+    newest, _ = folder.newest_checkpoint()
+    assert newest is not None
+    best = read_state(newest)["best_global_step"]
+    assert newest.name != f"checkpoint-{best}"
+    shutil.rmtree(folder.checkpoints / f"checkpoint-{best}")
+    start, notes = folder.newest_checkpoint()
+    assert start is None or int(start.name.split("-")[1]) < best
+    assert f"the best before it, checkpoint {best}, is lost" in notes[0]
+    assert finish(processes, "resume", wanted) == 0
+    same(tmp_path / "whole", tmp_path / "run")
+
+
+def test_weights_under_other_names(processes: Any, undisturbed: Any, tiny: Path, tmp_path: Path) -> None:
+    """Old BERTs have LayerNorm.gamma; transformers saves what it loaded by the names it found."""
+    from safetensors.torch import load_file, save_file
+
+    old = Path(shutil.copytree(tiny, tmp_path / "old"))
+    found = load_file(str(tiny / "model.safetensors"))
+    for ours, theirs in (("LayerNorm.weight", "LayerNorm.gamma"), ("LayerNorm.bias", "LayerNorm.beta")):
+        found = {name.replace(ours, theirs): value for name, value in found.items()}
+    assert any(name.endswith("gamma") for name in found)
+    save_file(found, str(old / "model.safetensors"), {"format": "pt"})
+    options = {"learning_rate": 0.02, "patience": 3, "epochs": 8}
+    modern = disturbed(undisturbed, tmp_path / "modern", **options)
+    assert finish(processes, "train", modern) == 0
+    ends = json.loads((tmp_path / "modern" / "metrics.json").read_text())
+    assert ends["best_epoch"] < ends["epochs"]  # else the last epoch's weights would do
+    wanted = disturbed(undisturbed, tmp_path / "run", model=str(old), **options)
+    assert finish(processes, "train", wanted, "torch.save 9") == -signal.SIGKILL
+    assert finish(processes, "resume", wanted) == 0
+    assert (tmp_path / "run" / "predictions.parquet").read_bytes() == (
+        tmp_path / "modern" / "predictions.parquet"
+    ).read_bytes()
+    kept = load_file(str(tmp_path / "run" / "model" / "model.safetensors"))
+    assert any(name.endswith("gamma") for name in kept)  # as it came
+
+
 def test_one_process_at_a_time(processes: Any, undisturbed: Any, tmp_path: Path) -> None:
     wanted = disturbed(undisturbed, tmp_path / "run", epochs=60, patience=0)
     child, _ = start(processes, "train", wanted)

@@ -197,6 +197,32 @@ def test_a_method_that_never_mixes_is_plain_training(tiny: Path, tokens: Any, tm
     assert equal(*ends)
 
 
+def test_plain_training_is_a_plain_trainer(tiny: Path, tokens: Any, tmp_path: Path) -> None:
+    """Given our seeds of the epochs, a script of nothing but Trainer ends with the same weights."""
+    from transformers import DataCollatorWithPadding, Trainer, TrainingArguments
+
+    from mixwell.progress import epoch_seeds
+    from mixwell.training import fit
+
+    wanted = settings(tiny, tmp_path, tmp_path, method="none", epochs=3, seed=5)
+    ours = load(tiny, seed=5)
+    result = fit(ours.model, ours.tokenizer, tokens["train"], tokens["validation"], wanted)
+    theirs = load(tiny, seed=5)
+    arguments = TrainingArguments(
+        output_dir=str(tmp_path / "script"), num_train_epochs=3, per_device_train_batch_size=wanted.batch_size,
+        learning_rate=wanted.learning_rate, warmup_steps=wanted.warmup, weight_decay=wanted.weight_decay,
+        lr_scheduler_type="cosine", seed=5, eval_strategy="epoch", save_strategy="epoch", report_to="none",
+        load_best_model_at_end=True, dataloader_pin_memory=False,
+    )  # fmt: skip
+    Trainer(
+        model=theirs.model, args=arguments, train_dataset=tokens["train"], eval_dataset=tokens["validation"],
+        data_collator=DataCollatorWithPadding(theirs.tokenizer), callbacks=[epoch_seeds(5)],
+    ).train()  # fmt: skip
+    assert equal(weights(ours.model), weights(theirs.model))
+    assert result.steps > 20
+    assert not equal(weights(ours.model), weights(load(tiny, seed=5).model))
+
+
 def test_no_number_is_an_error(tiny: Path, tokens: Any, tmp_path: Path) -> None:
     import torch
 
@@ -215,7 +241,7 @@ def test_class_weights_and_smoothing_reach_the_loss(tiny: Path, tokens: Any, tmp
 
     wanted = settings(tiny, tmp_path, tmp_path, class_weights="balanced", label_smoothing=0.1, epochs=1)
     few = tokens["train"].select([at for at, label in enumerate(tokens["train"]["labels"]) if label or at % 4 == 0])
-    options = method_options(wanted, few, "single_label")
+    options = method_options(wanted, few, "single_label", 2)
     assert options["label_smoothing"] == 0.1
     counts = np.bincount(few["labels"])
     assert np.allclose(options["class_weights"], len(few) / 2 / counts)
@@ -223,7 +249,9 @@ def test_class_weights_and_smoothing_reach_the_loss(tiny: Path, tokens: Any, tmp
     result = fit(loaded.model, loaded.tokenizer, few, tokens["validation"], wanted)
     assert result.mixer["options"]["class_weights"] == options["class_weights"]
     with pytest.raises(OptionError, match="balanced"):
-        method_options(wanted, few, "multi_label")
+        method_options(wanted, few, "multi_label", 2)
+    # A small sample may lack the last classes.
+    assert method_options(wanted, few, "single_label", 4)["class_weights"][2:] == [0.0, 0.0]
 
 
 def test_learning_rate_by_size() -> None:
@@ -289,6 +317,43 @@ def test_run_folder(run: Path, tiny: Path, data_file: Path) -> None:
     assert [one["label"] for one in scored] == ["pos", "neg"]
     assert "limits" in (run / "model" / "README.md").read_text()
     assert "<svg" in (run / "reliability.svg").read_text()
+
+
+def test_logs_of_trackers_outlive_the_checkpoints(tmp_path: Path) -> None:
+    from mixwell.runs import RunFolder
+
+    folder = RunFolder(tmp_path / "run")
+    for name in ("checkpoint-5", "runs"):
+        (folder.checkpoints / name).mkdir(parents=True)
+    (folder.checkpoints / "runs" / "events").write_text("")
+    folder.finish({}, keep_checkpoints=False)
+    assert [path.name for path in folder.checkpoints.iterdir()] == ["runs"]
+
+
+def test_rows_are_counted_for_the_user(tiny: Path, data_file: Path, tmp_path: Path, capsys: Any) -> None:
+    from mixwell import progress
+    from mixwell.training import train
+
+    before, progress.ROWS_A_LINE = progress.ROWS_A_LINE, 25
+    try:
+        train(settings(tiny, data_file, tmp_path / "run", epochs=1, cache_dir=str(tmp_path / "cache")))
+    finally:
+        progress.ROWS_A_LINE = before
+    said = capsys.readouterr().err
+    assert "reading: 1" in said and "tokenising train: " in said
+
+
+def test_out_of_memory_is_one_line(tiny: Path, data_file: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    import torch
+
+    from mixwell import training
+
+    def full(*args: Any, **kwargs: Any) -> None:
+        raise torch.OutOfMemoryError("Tried to allocate 20 GiB")
+
+    monkeypatch.setattr(training, "fit", full)
+    with pytest.raises(RunError, match="--batch-size"):
+        training.train(settings(tiny, data_file, tmp_path / "run"), quiet=True)
 
 
 def test_existing_folder_is_left_alone(run: Path, tiny: Path, data_file: Path, tmp_path: Path) -> None:

@@ -78,6 +78,7 @@ class Attention:
         plain: the capture without mixing.
         views: the captures by method and lam; lam is None for methods without one.
         neurons: whether queries and keys were captured and give the model's weights.
+        trusted: whether the model's own code was allowed to run.
         notes: what a reader should be told.
     """
 
@@ -94,6 +95,7 @@ class Attention:
     plain: View
     views: dict[tuple[str, float | None], View]
     neurons: bool
+    trusted: bool = False
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -298,6 +300,7 @@ def capture(
         plain=plain,
         views=views,
         neurons=neurons,
+        trusted=loaded.trusted,
         notes=notes,
     )
 

@@ -51,6 +51,7 @@ def demo(output: str | Path = "demo-run", *, seeds: int = 3, quiet: bool = False
             print(sentence)
     page = Path(output) / "report.html"
     write_text(page, export.export(done.summary, "html"))
+    run.check_failures(done)
     print(f"\npage      {page}   (table and plots; open it in a browser)")
     print("next      mixwell compare YOUR.csv --methods none,amplify,tmix,manifold --seeds 5 --workers 2")
     print("          mixwell train YOUR.csv --method amplify")

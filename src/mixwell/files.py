@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import shutil
@@ -10,6 +11,14 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+
+def home(path: str | os.PathLike[str]) -> Path:
+    """A path with a leading `~` put in full; as it is where there is no such user."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        return Path(path)
 
 
 @contextlib.contextmanager
@@ -22,7 +31,12 @@ def atomic_path(target: str | os.PathLike[str]) -> Iterator[Path]:
     Args:
         target: the file to write.
     """
-    target = Path(target)
+    target = Path(os.path.realpath(target))  # a link stays, and what it points to is replaced
+    if target.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(target))
+    if target.exists() and not target.is_file():
+        yield target  # a device or a pipe: there is nothing to keep whole, and a rename would take its place
+        return
     target.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(prefix=f".{target.stem}.tmp-", suffix=target.suffix, dir=target.parent)
     os.close(handle)

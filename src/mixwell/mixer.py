@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
+import warnings
 import weakref
 from collections.abc import Iterator
 from typing import Any
@@ -72,6 +73,7 @@ class Mixer:
         self._waiting: Step | None = None  # the latest forward without labels, also if nothing else holds it
         self._backward: Step | None = None
         self._off = False
+        self._told = False
         self._depth = 0
         self._pin: _Pin | None = None
         self._unpaid: weakref.WeakSet[Step] = weakref.WeakSet()
@@ -230,7 +232,9 @@ class Mixer:
         weight = weight.to(device, non_blocking=True).expand(size)
         # A row that is its own partner keeps weight 1: the same value, and gradients exact to the bit.
         weight = torch.where(permutation == rows, ones[0], weight)
-        active = tuple(site is None or number == site for number in range(len(self.sites)))
+        # AMPLIFY's lam rounds to 1 in two of five steps: nothing to do at its points then.
+        alone = isinstance(lam, float) and bool(torch.tensor(lam, dtype=dtype) == 1)
+        active = tuple(not alone and (site is None or number == site) for number in range(len(self.sites)))
         points = torch.stack([weight if mixed else ones[0] for mixed in active]) if active else ones
         layer = None if site is None else method.layer_of(site, self.sites)
         shift, shift_mask = self._shift(step, permutation)
@@ -341,6 +345,7 @@ class Mixer:
             return None
         step, self._forward, self._off = self._forward, None, False
         if step is None or output is None:
+            self._watch_eval(output)
             return None
         plan = step.plan
         assert plan is not None
@@ -359,6 +364,24 @@ class Mixer:
         self._unpaid.add(step)
         self._waiting = step
         return output
+
+    def _watch_eval(self, output: Any) -> None:
+        """Warn if training begins in eval mode, as from_pretrained leaves a model: a backward before any mixed step."""
+        if self._steps or self._told or self.model.training or not torch.is_grad_enabled() or not self.method.mixes:
+            return
+
+        def tell(gradient: Tensor) -> None:
+            if not self._told and not self._steps:
+                self._told = True
+                warnings.warn(
+                    f"{type(self.model).__name__} is in eval mode, so nothing was mixed in this step; call "
+                    f"model.train() before training",
+                    stacklevel=2,
+                )
+
+        for tensor in _tensors(output):
+            if tensor.requires_grad:
+                tensor.register_hook(tell)
 
     def _check_fired(self, step: Step) -> None:
         """Raise if a point was not reached: labels would be mixed without the features."""

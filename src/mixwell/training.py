@@ -107,7 +107,7 @@ def fit(
     reporter = reporter or Reporter()
     rate = settings.learning_rate or default_learning_rate(sum(p.numel() for p in model.parameters()))
     names = {name for name, info in calibration.METRICS.items() if task in info.tasks}
-    options = method_options(settings, train, task)
+    options = method_options(settings, train, task, model.config.num_labels)
     timing: dict[str, float] = {}
     stop = StopSignal()
     state = None if start is None else runs.read_state(start)
@@ -149,7 +149,11 @@ def fit(
                     trainer.get_train_dataloader = lambda: loader
                 set_seed(settings.seed)
                 try:
-                    with stop.watching() if checkpoints else nullcontext(), runs.writing(checkpoints or Path(nowhere)):
+                    with (
+                        stop.watching() if checkpoints else nullcontext(),
+                        runs.writing(checkpoints or Path(nowhere)),
+                        runs.native_names(model),
+                    ):
                         trainer.train(resume_from_checkpoint=None if start is None else str(start))
                 finally:
                     reporter.end()
@@ -177,8 +181,15 @@ def fit(
     )
 
 
-def method_options(settings: TrainSettings, train: Any, task: str) -> dict[str, Any]:
-    """The options for `attach`, with label smoothing and class weights where they are asked for."""
+def method_options(settings: TrainSettings, train: Any, task: str, classes: int) -> dict[str, Any]:
+    """The options for `attach`, with label smoothing and class weights where they are asked for.
+
+    Args:
+        settings: those of training.
+        train: the training rows.
+        task: `single_label`, `multi_label` or `regression`.
+        classes: how many the model has; a small sample may lack some.
+    """
     import numpy as np
 
     options = dict(settings.method_options)
@@ -187,7 +198,7 @@ def method_options(settings: TrainSettings, train: Any, task: str) -> dict[str, 
     if settings.class_weights == "balanced":
         if task != "single_label":
             raise OptionError(f"class_weights balanced needs one class a row; the task is {task}")
-        counts = np.bincount(np.asarray(train["labels"]))
+        counts = np.bincount(np.asarray(train["labels"]), minlength=classes)
         share = len(train) / np.count_nonzero(counts)
         options["class_weights"] = [float(share / count) if count else 0.0 for count in counts]
     return options
@@ -298,7 +309,11 @@ def train(settings: TrainSettings, *, quiet: bool = False) -> RunResult:
     Raises:
         MixwellError: of some kind, for all that the user can put right.
     """
-    return _run(settings, RunFolder(settings.run_folder()), make_reporter(quiet), None)
+    reporter = make_reporter(quiet)
+    try:
+        return _run(settings, RunFolder(settings.run_folder()), reporter, None)
+    finally:
+        reporter.end()
 
 
 def resume(path: str | Path, *, quiet: bool = False) -> RunResult:
@@ -309,10 +324,16 @@ def resume(path: str | Path, *, quiet: bool = False) -> RunResult:
     """
     folder = RunFolder(path)
     record = folder.read_record()
-    return _run(TrainSettings.from_dict(record["settings"]), folder, make_reporter(quiet), record)
+    reporter = make_reporter(quiet)
+    try:
+        return _run(TrainSettings.from_dict(record["settings"]), folder, reporter, record)
+    finally:
+        reporter.end()
 
 
 def _run(settings: TrainSettings, folder: RunFolder, reporter: Reporter, record: dict[str, Any] | None) -> RunResult:
+    import torch
+
     from mixwell import data as texts
     from mixwell import models
     from mixwell.mixer import attach
@@ -329,7 +350,7 @@ def _run(settings: TrainSettings, folder: RunFolder, reporter: Reporter, record:
         return RunResult(folder.path, read_metrics(folder.path), was_finished=True)
     began = time.monotonic()
     with quiet_libraries():
-        found = settings.load_data()
+        found = settings.load_data(lambda done: reporter.rows("reading", done))
         if record is not None and record["data"]["fingerprint"] != found.fingerprint:
             raise RunError(
                 f"{settings.data}: the data changed since the run {folder.path} began; bring the old data back"
@@ -353,11 +374,16 @@ def _run(settings: TrainSettings, folder: RunFolder, reporter: Reporter, record:
         if length < settings.max_length:
             notes.append(f"{settings.model} takes at most {length} tokens: longer texts are cut there")
         rows = {
-            name: texts.tokenise(table, loaded.tokenizer, max_length=length, cache_dir=settings.cache_dir)
+            name: texts.tokenise(
+                table, loaded.tokenizer, max_length=length, cache_dir=settings.cache_dir,
+                progress=lambda done, total, name=name: reporter.rows(f"tokenising {name}", done, total),
+            )
             for name, table in found.splits.items()
-        }
+        }  # fmt: skip
+        reporter.end()
         # What can be refused is refused before anything is written.
-        with attach(loaded.model, settings.method, **method_options(settings, rows["train"], found.task)) as mixer:
+        options = method_options(settings, rows["train"], found.task, loaded.model.config.num_labels)
+        with attach(loaded.model, settings.method, **options) as mixer:
             about = mixer.to_dict()
         training_arguments(settings, found.task, 1e-5, str(folder.checkpoints))
         with folder.lock(new=record is None) if first else nullcontext():
@@ -376,10 +402,16 @@ def _run(settings: TrainSettings, folder: RunFolder, reporter: Reporter, record:
                 reporter.note(fault)
             if first:
                 folder.drop_incomplete()
-            fitted = fit(
-                loaded.model, loaded.tokenizer, rows["train"], rows["validation"], settings,
-                task=found.task, reporter=reporter, checkpoints=folder.checkpoints, start=start, test=rows["test"],
-            )  # fmt: skip
+            try:
+                fitted = fit(
+                    loaded.model, loaded.tokenizer, rows["train"], rows["validation"], settings,
+                    task=found.task, reporter=reporter, checkpoints=folder.checkpoints, start=start, test=rows["test"],
+                )  # fmt: skip
+            except (torch.OutOfMemoryError, MemoryError) as error:
+                raise RunError(
+                    f"out of memory with batches of {settings.batch_size} rows of at most {length} tokens; train anew "
+                    f"with a lower --batch-size or --max-length, or a smaller --model"
+                ) from error
             if not first:
                 return RunResult(folder.path, {})
             metrics = write_results(folder, settings, record, found, loaded, rows, length, fitted, reporter)

@@ -102,9 +102,11 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def _say(message: str) -> None:
-    """Print an error as one line, from the first process only."""
-    if os.environ.get("RANK", "0") == "0":
-        print(f"mixwell: {' '.join(message.split())}", file=sys.stderr, flush=True)
+    """Print an error as one line, from the first process of each machine only."""
+    if os.environ.get("LOCAL_RANK", "0") == "0":
+        rank = os.environ.get("RANK", "0")
+        where = "" if rank == "0" else f" (process {rank})"
+        print(f"mixwell{where}: {' '.join(message.split())}", file=sys.stderr, flush=True)
 
 
 def given(context: typer.Context) -> set[str]:

@@ -33,7 +33,8 @@ def command(
         str | None, _run("--output", "-o", help="The folder for the records. Default: runs/DATA-compare.")
     ] = None,
     grid: Annotated[
-        str | None, _run(help="A TOML file with any of these options; lists make a grid.", metavar="FILE")
+        str | None,
+        _run(help="A TOML file: data, methods, seeds, samples, [settings]; lists make a grid.", metavar="FILE"),
     ] = None,
     fractions: Annotated[
         str | None, _data(help="Shares of the training rows, as in 0.1,1.0: a comparison each.")
@@ -124,7 +125,6 @@ def command(
 
     from mixwell.compare import export, run
     from mixwell.compare import grid as grids
-    from mixwell.errors import RunError
     from mixwell.options import number_or_text, typed_options
 
     given: dict[str, Any] = {
@@ -170,9 +170,4 @@ def command(
             print(sentence)
         print()
     print(f"records   {done.folder}\nreport    mixwell report {done.folder}")
-    if done.outcome.failed:
-        failed, first = len(done.outcome.failed), next(iter(done.outcome.failed.values()))
-        raise RunError(
-            f"{failed} of {failed + len(done.outcome.finished)} cells failed (first {first.spec.label}, seed "
-            f"{first.spec.seed}: {first.reason}); put that right and add --retry-failed"
-        )
+    run.check_failures(done)

@@ -15,6 +15,10 @@ def command(
     text: Annotated[str | None, typer.Option(help="The text column.")] = None,
     text_pair: Annotated[str | None, typer.Option(help="The column of the second text.")] = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Rows at once.")] = 64,
+    device: Annotated[
+        str | None, typer.Option(help="Such as cpu or cuda:1. Default: a GPU where there is one.")
+    ] = None,
+    trust_remote_code: Annotated[bool, typer.Option("--trust-remote-code", help="Run code of the model.")] = False,
 ) -> None:
     """Predict labels and calibrated probabilities, for files of any size."""
     import sys
@@ -23,8 +27,11 @@ def command(
 
     chosen = prediction.choose_format(format, output)
     opened = prediction.open_source(source)
-    classifier = prediction.Classifier.load(run)
-    batches = classifier.records(opened, text=text, text_pair=text_pair, batch_size=batch_size)
+    classifier = prediction.Classifier.load(run, device=device, trust_remote_code=trust_remote_code)
+    batches = classifier.records(
+        opened, text=text, text_pair=text_pair, batch_size=batch_size,
+        note=lambda told: print(f"note: {told}", file=sys.stderr),
+    )  # fmt: skip
     rows = prediction.write_predictions(batches, chosen, output, sys.stdout)
     if output:
         print(f"{rows} predictions in {output}", file=sys.stderr)

@@ -122,6 +122,8 @@ def cells(group: Group, method: str) -> list[str]:
 def about(group: Group) -> str:
     """The numbers of rows and seeds, and how to read the table."""
     few, many = group.train_rows
+    if not many:
+        return "no training finished"
     rows = f"{few:,}" if few == many else f"{few:,} to {many:,}"
     return f"{rows} training rows, {group.test_rows:,} test rows, {len(group.seeds)} seeds of plain training"
 

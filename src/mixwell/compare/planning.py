@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from mixwell.data import TextData
 
 # Files of a model folder that decide what it computes, by the end of their names.
+# Fields of TrainingArguments that depend on the machine that trains.
+OF_DEVICES = {"bf16", "fp16", "tf32", "bf16_full_eval", "fp16_full_eval", "use_cpu", "torch_compile"}
 _DECIDING = (".safetensors", ".json", ".txt", ".model", ".py", ".jinja")
 
 
@@ -70,12 +72,16 @@ def plan(grid: Grid, note: Callable[[str], None] = lambda text: None) -> list[Ce
     sources, seeds, samples, settings = grid.sources(), grid.seed_list(), grid.samples(), grid.settings_list()
     grid.candidates("single_label")
     cells: dict[str, CellSpec] = {}
+    tried: set[str] = set()
     with quiet_libraries():
         for name, source in zip(display_names(grid.data), sources):
             data = source.load()
             for text in data.notes:
                 note(f"{name}: {text}")
             methods = grid.candidates(data.task)
+            if data.task not in tried:
+                tried.add(data.task)
+                _try_settings(settings, data.task)
             parts = _samples(data, samples, seeds, grid.sample_seed)
             for sample, _, found in parts:
                 _check_rows(name, sample, found.train.num_rows, settings)
@@ -117,6 +123,21 @@ def _samples(
                 made[seeded] = seeded.of(data)
             parts.append((seeded, seed, made[seeded]))
     return parts
+
+
+def _try_settings(settings: Sequence[dict[str, Any]], task: str) -> None:
+    """Let Trainer look at the settings once, else every cell would fail by the same slip."""
+    import tempfile
+
+    from mixwell.progress import training_arguments
+    from mixwell.settings import TrainSettings
+
+    with tempfile.TemporaryDirectory() as nowhere:
+        for each in settings:
+            # The devices of a cluster's nodes are not those of this machine.
+            free = {name: value for name, value in each["arguments"].items() if name not in OF_DEVICES}
+            wanted = TrainSettings(data="", **{**each, "arguments": free})
+            training_arguments(wanted, task, wanted.learning_rate or 1e-5, nowhere)
 
 
 def _check_rows(name: str, sample: Sample, rows: int, settings: Sequence[dict[str, Any]]) -> None:

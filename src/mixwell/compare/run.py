@@ -16,7 +16,7 @@ from mixwell.compare.planning import plan
 from mixwell.compare.records import Records
 from mixwell.compare.schedule import Outcome, check_data, execute
 from mixwell.compare.summary import Summary, summarise
-from mixwell.errors import OptionError, nearest
+from mixwell.errors import OptionError, RunError, nearest
 
 ENGINES = ("local", "ray")
 
@@ -34,6 +34,16 @@ class Done:
     folder: Path
     summary: Summary
     outcome: Outcome
+
+
+def check_failures(done: Done) -> None:
+    """Raise `RunError` if cells failed, after what there is was shown."""
+    if done.outcome.failed:
+        failed, first = len(done.outcome.failed), next(iter(done.outcome.failed.values()))
+        raise RunError(
+            f"{failed} of {failed + len(done.outcome.finished)} cells failed (first {first.spec.label}, seed "
+            f"{first.spec.seed}: {first.reason}); put that right and add --retry-failed"
+        )
 
 
 def default_folder(grid: Grid) -> Path:

@@ -374,10 +374,14 @@ def summary_sentence(comparison: Comparison, metric: str | None = None, calibrat
         return sorted(rows, key=lambda r: -sign * r.difference.mean if r.difference else 0.0)
 
     def against(row: Row, name: str) -> str:
-        base = comparison.row(comparison.baseline, name).mean
         assert row.difference is not None
+        # Both over the seeds in common, as the difference is: where some failed, the means of all are others.
+        mean, base = row.mean, row.mean - row.difference.mean
+        if row.difference.seeds < row.seeds:
+            base = comparison.row(comparison.baseline, name).mean
+            mean = base + row.difference.mean
         return (
-            f"{row.title} {_figure(row.mean, name)} against {_figure(base, name)} with {plain} "
+            f"{row.title} {_figure(mean, name)} against {_figure(base, name)} with {plain} "
             f"({_evidence(row.difference, name, comparison.level)})"
         )
 

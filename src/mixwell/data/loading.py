@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from ..errors import DataError, OptionError, nearest
+from ..files import home
 from .columns import TASKS, Columns, TextReader, check_columns, find_columns, rows_listed
 from .labels import Encoded, LabelCollector
 from .readers import DatasetRows, Rows, open_rows
@@ -43,6 +45,7 @@ def load(
     test: str | os.PathLike[str] | float | None = None,
     splits_file: str | os.PathLike[str] | None = None,
     drop_leaks: bool = False,
+    progress: Callable[[int], None] | None = None,
 ) -> TextData:
     """Load labelled texts and split them.
 
@@ -74,6 +77,7 @@ def load(
         test: a file of test data, or the share of train to cut for it.
         splits_file: a file of `TextData.save_splits`, to have those splits again.
         drop_leaks: remove rows from train whose text is also in validation or test.
+        progress: called with the rows read so far, of all splits.
 
     Raises:
         DataError: the data cannot be used; the message names file, row and column.
@@ -90,11 +94,11 @@ def load(
     opened = open_source(source)
     for name, value in (("validation", validation), ("test", test)):
         if isinstance(value, (str, os.PathLike)):
-            rows = open_rows(Path(value).expanduser())
+            rows = open_rows(home(value))
             opened.splits[name] = [rows]
             opened.notes += [*rows.notes, f"{name} data from {rows.name}"]
     columns = find_columns(opened.splits["train"][0], text=text, text_pair=text_pair, label=label, task=task)
-    tables, keys, encoded = _read(opened, columns, task)
+    tables, keys, encoded = _read(opened, columns, task, progress)
     for name in fractions:
         if name in tables:
             raise OptionError(f"{name}={fractions[name]}: {opened.name} has {name} data of its own; leave {name} out")
@@ -129,18 +133,28 @@ def load(
     )
 
 
-def _read(opened: Source, columns: Columns, task: str | None) -> tuple[dict[str, Any], dict[str, RowKeys], Encoded]:
+def _read(
+    opened: Source, columns: Columns, task: str | None, progress: Callable[[int], None] | None
+) -> tuple[dict[str, Any], dict[str, RowKeys], Encoded]:
     """Read all source splits: tables with row_id, text, text_pair and label, and the rows' keys."""
     assert columns.label is not None
     labels = LabelCollector(columns.label, task)
     tables: dict[str, Any] = {}
     keys: dict[str, RowKeys] = {}
+    done = 0
+
+    def count(rows: int) -> None:
+        nonlocal done
+        done += rows
+        if progress is not None:
+            progress(done)
+
     for split in SPLITS:
         if split not in opened.splits:
             continue
         for rows in opened.splits[split]:
             check_columns(rows, columns)
-        read = _read_split(split, opened.splits[split], columns, labels)
+        read = _read_split(split, opened.splits[split], columns, labels, count)
         if read is None:
             opened.notes.append(f"{split} split left out: none of its rows has a label")
         else:
@@ -159,7 +173,9 @@ def _read(opened: Source, columns: Columns, task: str | None) -> tuple[dict[str,
     return tables, keys, encoded
 
 
-def _read_split(split: str, group: list[Rows], columns: Columns, labels: LabelCollector) -> tuple[Any, RowKeys] | None:
+def _read_split(
+    split: str, group: list[Rows], columns: Columns, labels: LabelCollector, count: Callable[[int], None]
+) -> tuple[Any, RowKeys] | None:
     """One split as a table; its labels go to `labels`. None when it has none at all (hub test sets)."""
     import pyarrow as pa
 
@@ -195,6 +211,7 @@ def _read_split(split: str, group: list[Rows], columns: Columns, labels: LabelCo
                 if texts[1] is not None:
                     made["text_pair"].append(texts[1])
             batches.append(pa.record_batch([pa.array(made[f.name], f.type) for f in schema], schema=schema))
+            count(len(records))
         if not row:
             raise DataError(f"{rows.name}: no rows; add data rows or remove the {split} data")
         reader.check()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterable, Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from ..errors import DataError, OptionError
+from ..files import home
 from .columns import Columns, TextReader, find_columns
 from .readers import LineRows, Record, Rows, open_rows
 
@@ -18,9 +18,17 @@ class _Given(Rows):
 
     def __init__(self, items: Iterable[Any]) -> None:
         super().__init__(str(getattr(items, "name", "texts")), typed=True)
-        self._items = iter(items)
+        self._items = self._decoded(items)
         self._first = [self._record(item, 1) for item in itertools.islice(self._items, 1)]
         self.columns = list(self._first[0]) if self._first else ["text"]
+
+    def _decoded(self, items: Iterable[Any]) -> Iterator[Any]:
+        try:
+            yield from items
+        except UnicodeDecodeError as error:
+            raise DataError(
+                f"{self.name}: not UTF-8 ({error.reason}); name the file instead, whose encoding is detected"
+            ) from error
 
     def _record(self, item: Any, row: int) -> Record:
         if isinstance(item, str):
@@ -46,7 +54,10 @@ def iter_rows(
     *,
     text: str | None = None,
     text_pair: str | None = None,
+    known: Mapping[str, str | None] | None = None,
+    pairs: bool | None = None,
     batch_size: int = 256,
+    note: Callable[[str], None] | None = None,
 ) -> Iterator[list[dict[str, Any]]]:
     """Yield the rows of a file in batches, without labels and without holding the file.
 
@@ -55,7 +66,10 @@ def iter_rows(
             one text a line; or an iterable of texts or records (an open text file, `sys.stdin`, a list).
         text: the text column; found as in `load` when None.
         text_pair: the column of the second text.
+        known: `TextData.columns` of the training data, taken where nothing is named and the source has them.
+        pairs: whether pairs are wanted; None to tell by the columns.
         batch_size: rows in a batch.
+        note: is told what was guessed about a file.
 
     Yields:
         Lists of dicts with `row` (counted from 1), `text`, `text_pair` (for pairs only) and `record`, the row
@@ -68,14 +82,27 @@ def iter_rows(
         raise OptionError(f"batch_size must be a whole number of at least 1, got {batch_size!r}")
     rows: Rows
     if isinstance(source, (str, os.PathLike)):
-        path = Path(source).expanduser()
+        path = home(source)
         plain = path.name.casefold().removesuffix(".gz").endswith(".txt")
         rows = LineRows(path) if plain else open_rows(path)
     else:
         rows = _Given(source)
     if not rows.columns:
         raise DataError(f"{rows.name}: no rows; there is nothing to predict")
+    before = known or {}
+    if "head" not in before:  # relation records are told by all their columns
+        if text is None and before.get("text") in rows.columns:
+            text = before["text"]
+        if text_pair is None and pairs is not False and before.get("text_pair") in rows.columns:
+            text_pair = before["text_pair"]
     columns = find_columns(rows, text=text, text_pair=text_pair, want_label=False)
+    if pairs and columns.text_pair is None:
+        raise OptionError("this model was trained on pairs of texts: name the second column with --text-pair")
+    if pairs is False and columns.text_pair is not None:
+        columns = Columns(columns.text, notes=(f"columns found: text = {columns.text!r}",))
+    if note is not None and not isinstance(rows, _Given):
+        for told in (*rows.notes, *columns.notes):
+            note(told)
     # Checked here, so that a fault shows at the call and not at the first batch.
     return _stream(rows, columns, batch_size)
 
@@ -89,6 +116,10 @@ def _stream(rows: Rows, columns: Columns, batch_size: int) -> Iterator[list[dict
             row += 1
             texts = reader.take(record, row)
             if texts is not None:
+                try:
+                    "".join(part for part in texts if part).encode()
+                except UnicodeEncodeError:
+                    raise DataError(f"{rows.name}: row {row}: not valid text (a lone surrogate); mend it") from None
                 made: dict[str, Any] = {"row": row, "text": texts[0]}
                 if texts[1] is not None:
                     made["text_pair"] = texts[1]

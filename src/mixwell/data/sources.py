@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import DataError
+from ..files import home
 from .encoding import one_line
 from .readers import SUFFIXES, DatasetRows, Rows, data_suffix, open_rows
 
@@ -50,7 +51,7 @@ def open_source(source: str | os.PathLike[str]) -> Source:
         DataError: nothing of the kind is there, or it cannot be read.
     """
     name = os.fspath(source)
-    path = Path(name).expanduser()
+    path = home(name)
     if path.is_dir():
         if any((path / mark).is_file() for mark in ("dataset_dict.json", "state.json")):
             return _saved(path)

@@ -29,6 +29,9 @@ REGISTRY: dict[str, type[Method]] = {}
 M = TypeVar("M", bound="type[Method]")
 
 
+HALF = (torch.float16, torch.bfloat16)
+
+
 def option(default: Any, help: str) -> Any:
     """Declare an option of a method with its default and a help text."""
     return field(default=default, metadata={"help": help})
@@ -61,13 +64,48 @@ def mix(x: Tensor, permutation: Tensor, weight: Tensor) -> Tensor:
         permutation: (B,).
         weight: (B,) or (B, T), the share of a row's own part.
     """
-    return blend(x.index_select(0, permutation), x, weight)
+    # Compilers fuse the plain operations, and low precision needs copies anyway.
+    if torch.compiler.is_compiling() or x.dtype in HALF:
+        return blend(x.index_select(0, permutation), x, weight)
+    mixed: Tensor = _Mix.apply(x, permutation, spread(weight.to(x.dtype), x))
+    return mixed
+
+
+class _Mix(torch.autograd.Function):
+    """`blend` of rows with rows of the same tensor, to the bit, with fewer copies of it forward and backward."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, permutation: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(permutation, weight)
+        return x.index_select(0, permutation).lerp_(x, weight)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        permutation, weight = ctx.saved_tensors
+        rows = torch.arange(len(permutation), device=permutation.device)
+        inverse = torch.empty_like(permutation).scatter_(0, permutation, rows)
+        given = gradient.index_select(0, inverse).mul_((1 - weight).index_select(0, inverse))
+        return given.add_(gradient * weight), None, None
 
 
 def blend(other: Tensor, x: Tensor, weight: Tensor) -> Tensor:
-    """Return lerp(other, x, weight), the weight (B,) or (B, T) spread over the remaining axes."""
-    weight = weight.to(x.dtype)
-    return torch.lerp(other, x, weight.reshape(weight.shape + (1,) * (x.dim() - weight.dim())))
+    """Return lerp(other, x, weight), the weight (B,) or (B, T) spread over the remaining axes.
+
+    Low precision is mixed in float32: in bfloat16 every weight above 0.998 would be 1.
+    """
+    return lerp(other, x, spread(weight, x))
+
+
+def spread(weight: Tensor, x: Tensor) -> Tensor:
+    """Return a weight with as many axes as x."""
+    return weight.reshape(weight.shape + (1,) * (x.dim() - weight.dim()))
+
+
+def lerp(other: Tensor, x: Tensor, weight: Tensor) -> Tensor:
+    """Return weight x + (1 - weight) other, exact where the weight is 1; low precision through float32."""
+    if x.dtype in HALF:
+        return torch.lerp(other.float(), x.float(), weight.float()).to(x.dtype)
+    return torch.lerp(other, x, weight.to(x.dtype))
 
 
 def partner(x: Tensor, plan: Plan, causal: bool) -> Tensor:
@@ -195,7 +233,10 @@ class Method:
             step: the current step.
         """
         causal = step.mixer.sites[site].causal
-        return blend(partner(x, plan, causal), x, token_weight(x, plan, site, causal))
+        weight = token_weight(x, plan, site, causal)
+        if causal and plan.shift is not None and x.dim() == 3:
+            return blend(partner(x, plan, causal), x, weight)
+        return mix(x, plan.permutation, weight)
 
     def loss(
         self,

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from mixwell.errors import OptionError
 from mixwell.loss import Criterion
-from mixwell.methods.base import Method, option, partner, register
+from mixwell.methods.base import Method, lerp, option, partner, register
 from mixwell.plan import Plan, sample_beta
 from mixwell.points import Point, Points
 from mixwell.step import Step
@@ -79,11 +79,11 @@ class NonlinearMixup(Method):
 
     def mix(self, x: Tensor, plan: Plan, site: int, step: Step) -> Tensor:
         """Return G x + (1 - G) x[perm]."""
-        gate = plan.extra["gate"].to(x.dtype)
+        gate = plan.extra["gate"]
         causal = step.mixer.sites[site].causal
         if causal and plan.shift_mask is not None and x.dim() == 3:
             gate = torch.where(plan.shift_mask.unsqueeze(-1), gate, torch.ones_like(gate))
-        return torch.lerp(partner(x, plan, causal), x, gate)
+        return lerp(partner(x, plan, causal), x, gate)
 
     def loss(
         self,

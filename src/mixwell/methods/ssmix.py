@@ -93,14 +93,14 @@ def splice(ids: Tensor, permutation: Tensor, spans: Spans) -> Tensor:
 class SSMix(Method):
     """Replace the least salient 10 % of A by the most salient span of B; label weight = 1 - span / len A.
 
-    Saliency comes from one extra forward and backward of the unmixed batch, so a step costs about twice a plain one.
+    Saliency comes from one extra forward and backward of the unmixed batch: a step costs about 1.5 times a plain one.
     Sentence pairs are mixed segment by segment. A pinned lam sets the share of A that stays.
     """
 
     name = "ssmix"
     tasks = ("sequence",)
     modalities = ("text",)
-    summary = "replace the least salient span of a text by its partner's most salient span (twice the cost)"
+    summary = "replace the least salient span of a text by its partner's most salient span (1.5 times the cost)"
     needs_labels = True
 
     fraction: float = option(0.1, "share of A's content tokens that is replaced")

@@ -203,6 +203,8 @@ def _command(found: Attention) -> str:
     words = ["mixwell", "attention", f"--partner={found.partner[0]}"]
     if len(found.partner) > 1:
         words.append(f"--partner-b={found.partner[1]}")
+    if found.trusted:
+        words.append("--trust-remote-code")
     words += ["--methods", ",".join(found.methods), "--lam", _number(found.lam)]
     return shlex.join([*words, "--lams", ",".join(map(_number, found.lams)), "--", found.model, *found.text])
 
