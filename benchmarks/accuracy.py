@@ -3,11 +3,11 @@
     python benchmarks/accuracy.py --data FOLDER [--rows 1000] [--epochs 4] [--own-draws]
 
 FOLDER has one folder for each data set. Both sides get the same rows, model, learning rate, schedule, batch size and
-number of epochs, and keep the epoch with the lowest validation loss. mixwell seeds every epoch by its number; the
-script is given the same seeds, so that both see the rows in one order under the same dropout and whatever is left is
-mixwell's doing. With --own-draws the script draws for itself, and the sides differ as two seeds do. Printed for each
-data set: test accuracy of both, the standard error of such an accuracy and whether the weights are equal; for mixwell
-the validation NLL and the test ECE, before and after the temperature.
+number of epochs, and keep the epoch with the lowest validation loss. mixwell seeds every epoch by its number and takes
+one seed from the random stream for each step; the script is made to do the same, so that both see the rows in one order
+under the same dropout, and whatever is left is mixwell's doing. With --own-draws the script draws for itself, and the
+sides differ as two seeds do. Printed for each data set: test accuracy of both, the standard error of such an accuracy
+and whether the weights are equal; for mixwell the validation NLL and the test ECE, before and after the temperature.
 """
 
 from __future__ import annotations
@@ -28,11 +28,19 @@ SETS = {
 
 
 def plain(
-    model: Any, tokenizer: Any, train: Any, validation: Any, rate: float, epochs: int, seed: int, more: Any
+    model: Any, tokenizer: Any, train: Any, validation: Any, rate: float, epochs: int, seed: int, same: bool
 ) -> Any:
     """The ten lines."""
     from transformers import DataCollatorWithPadding, Trainer, TrainingArguments
 
+    from mixwell.plan import take_seed
+    from mixwell.progress import epoch_seeds
+
+    def take(module: Any, args: Any) -> None:
+        if module.training:
+            take_seed()
+
+    handle = model.register_forward_pre_hook(take) if same else None
     with tempfile.TemporaryDirectory() as folder:
         arguments = TrainingArguments(
             output_dir=folder, num_train_epochs=epochs, per_device_train_batch_size=32, per_device_eval_batch_size=64,
@@ -42,9 +50,11 @@ def plain(
         )  # fmt: skip
         trainer = Trainer(
             model=model, args=arguments, train_dataset=train, eval_dataset=validation, processing_class=tokenizer,
-            data_collator=DataCollatorWithPadding(tokenizer), callbacks=more,
+            data_collator=DataCollatorWithPadding(tokenizer), callbacks=[epoch_seeds(seed)] if same else None,
         )  # fmt: skip
         trainer.train()
+    if handle is not None:
+        handle.remove()
     return model
 
 
@@ -65,7 +75,6 @@ def main() -> None:
 
     from mixwell import calibration, data, models
     from mixwell.prediction import logits
-    from mixwell.progress import epoch_seeds
     from mixwell.settings import TrainSettings
     from mixwell.training import fit, quiet_libraries
 
@@ -91,7 +100,7 @@ def main() -> None:
                     rate = models.default_learning_rate(loaded.parameters)
                     model = plain(
                         loaded.model, loaded.tokenizer, rows["train"], rows["validation"], rate, arguments.epochs,
-                        arguments.seed, None if arguments.own_draws else [epoch_seeds(arguments.seed)],
+                        arguments.seed, not arguments.own_draws,
                     )  # fmt: skip
                 else:
                     settings = TrainSettings(data="", method="none", epochs=arguments.epochs, seed=arguments.seed)

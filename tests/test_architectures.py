@@ -12,7 +12,7 @@ import transformers as tf
 import mixwell
 import survey
 import zoo
-from mixwell.errors import LossMismatchError, OptionError, UnsupportedModelError
+from mixwell.errors import AttachError, LossMismatchError, OptionError, UnsupportedModelError
 
 PERM = torch.tensor([2, 0, 1, 4, 5, 3])
 LAM = 0.3
@@ -308,3 +308,162 @@ def test_survey_of_all_sequence_classifiers(capsys):
     assert counts["all"] + counts["some"] >= 95
     for kind in ("bert", "roberta", "llama", "qwen3", "gpt2", "bart", "modernbert", "deberta-v2", "t5", "mistral"):
         assert rows[kind][0] in ("all", "some"), rows[kind]
+
+
+# --- found by review -------------------------------------------------------------------------------------------------
+
+
+def test_attention_of_t5_is_not_its_position_bias():
+    """T5 returns its bias before its weights, both (., H, T, T)."""
+    model, batch = zoo.tiny("t5"), zoo.batch("t5")
+    bias = model.transformer.encoder.block[0].layer[0].SelfAttention.relative_attention_bias
+    torch.nn.init.normal_(bias.weight, std=3.0)
+    with mixwell.attach(model, "attentionmix") as mixer, mixer.pin(permutation=PERM):
+        model.train()(**batch)
+        ratio = mixer.last.token_weights
+    model.eval().set_attn_implementation("eager")
+    mask = batch["attention_mask"].bool()
+    with torch.no_grad():
+        body = model.transformer.encoder(batch["input_ids"], mask.long(), output_attentions=True)
+    weights = body.attentions[0].mean(1)
+    received = torch.stack([weights[row][mask[row]].mean(0) * mask[row] for row in range(6)])
+    both = received + received[PERM]
+    torch.testing.assert_close(ratio, torch.where(both > 0, received / both.clamp(min=1e-12), 1.0))
+    assert ((ratio >= 0) & (ratio <= 1)).all()
+
+
+def still(model):
+    """Switch dropout off that the configs of zoo do not reach."""
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+    return model
+
+
+def test_token_labels_of_decoders_stay_with_their_tokens():
+    config = zoo.tiny("gpt2").config
+    torch.manual_seed(1)
+    model, batch = zoo.sharpen(still(tf.GPT2ForTokenClassification(config)), 3.0).train(), token_batch()
+    body, mask = model.transformer, batch["attention_mask"].bool()
+    x = body.wte(batch["input_ids"]) + body.wpe(torch.arange(mask.shape[1]))
+    x = torch.where(mask[PERM].unsqueeze(-1), lerp(x, x[PERM]), x)
+    want = model.classifier(body(inputs_embeds=x - body.wpe.weight[: x.shape[1]])[0])
+    found = logits(model, batch, "embedmix")
+    torch.testing.assert_close(found[mask], want[mask], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["bert multi-label", "bert regression", "llama tokens"])
+def test_losses_in_low_precision(kind):
+    """Some models compute their loss in float32 from bf16 logits; ours follows, to the bit where nothing is mixed."""
+    if kind == "llama tokens":
+        torch.manual_seed(1)
+        model, batch = tf.LlamaForTokenClassification(zoo.tiny("llama").config), token_batch()
+    else:
+        task = kind.split()[1].replace("-", "_")
+        model = zoo.tiny("bert", num_labels=1 if task == "regression" else 3)
+        model.config.problem_type = "regression" if task == "regression" else "multi_label_classification"
+        batch = zoo.batch(task=task)
+        if task == "regression":
+            batch["labels"] = batch["labels"].to(torch.bfloat16)  # transformers itself needs one type there
+    model = zoo.sharpen(still(model)).to(torch.bfloat16).train()
+    with torch.backends.mkldnn.flags(enabled=False):  # its bf16 code dies on some CPUs, mixwell or not
+        plain = model(**batch)
+        with mixwell.attach(model, "tmix") as mixer:
+            with mixer.pin(lam=1.0, permutation=PERM):
+                own = model(**batch)
+            with mixer.pin(lam=LAM, permutation=PERM):
+                mixed = model(**batch)
+                mixed.loss.backward()
+    assert own.loss.dtype == plain.loss.dtype and torch.equal(own.loss, plain.loss)
+    assert not torch.equal(mixed.logits, plain.logits)
+
+
+def test_padding_of_a_config_with_parts():
+    """Heads pool by the pad id of the text part; the whole may have none."""
+    text = dict(vocab_size=60, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1,
+                head_dim=8, intermediate_size=24, max_position_embeddings=40, pad_token_id=0,
+                sliding_window=8)  # fmt: skip
+    vision = dict(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=24, image_size=16,
+                  patch_size=8)  # fmt: skip
+    config = tf.Gemma3Config(text_config=text, vision_config=vision, num_labels=3, mm_tokens_per_image=4)
+    torch.manual_seed(1)
+    model, batch = tf.Gemma3ForSequenceClassification(config).train(), zoo.batch("llama")
+    with mixwell.attach(model, "sentencemix") as mixer, mixer.pin(lam=LAM, permutation=PERM):
+        found = model(**batch).logits
+    hidden = model.model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"])[0]
+    last = batch["attention_mask"].sum(1) - 1
+    pooled = hidden[torch.arange(6), last]
+    torch.testing.assert_close(found, model.score(lerp(pooled, pooled[PERM])))
+
+
+def test_ssmix_where_texts_end_in_a_word():
+    """Without a separator at the end the last word is a word like others: one span is replaced."""
+    model = zoo.tiny("llama").train()
+    ids = torch.arange(5, 23).view(2, 9)
+    batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": torch.tensor([0, 1])}
+    seen = []
+    model.model.embed_tokens.register_forward_pre_hook(lambda module, args: seen.append(args[0].clone()))
+    with mixwell.attach(model, "ssmix", special_ids=[0, 1, 2]) as mixer, mixer.pin(permutation=[1, 0]):
+        model(**batch)
+        weight = mixer.last.label_weight
+    torch.testing.assert_close(weight, torch.full((2,), 8 / 9))
+    assert ((seen[-1] != ids).sum(1) == 1).all()
+
+
+def test_running_statistics_are_left_alone():
+    config = tf.MobileViTConfig(
+        image_size=32, patch_size=2, hidden_sizes=[16, 16, 16], neck_hidden_sizes=[8, 8, 8, 8, 8, 8, 16],
+        num_attention_heads=2, num_labels=3,
+    )  # fmt: skip
+    model = tf.MobileViTForImageClassification(config)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    mixwell.attach(model, "sentencemix").detach()
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_tensor_parallel_models_are_refused():
+    model = zoo.tiny("llama")
+    model._tp_size = 2
+    with pytest.raises(AttachError, match="tensor-parallel"):
+        mixwell.attach(model, "amplify")
+
+
+def test_layer_drop_is_refused_in_words():
+    config = zoo.tiny("opt").config
+    config.layerdrop = 1.0
+    with pytest.raises(UnsupportedModelError, match="layer drop"):
+        mixwell.attach(tf.OPTForSequenceClassification(config), "amplify")
+
+
+def test_own_loss_of_tokens_is_scaled_by_its_labels():
+    """Trainer's count of labels leaves out -100, and so does ours."""
+    model, batch = token_model().train(), token_batch()
+
+    def rows(logits, labels):
+        return token_rows(logits, labels).sum(1)
+
+    count = (batch["labels"] != -100).sum()
+    with mixwell.attach(model, "none", loss_fn=rows):
+        alone = model(**batch).loss
+        half = model(**batch, num_items_in_batch=2 * count).loss
+    torch.testing.assert_close(half, alone / 2)
+
+
+def test_batchmixup_by_dots_reaches_every_weight():
+    model = zoo.tiny("bert").train()
+    with mixwell.attach(model, "batchmixup", loss_form="dot"):
+        model(**zoo.batch()).loss.backward()
+    assert model.classifier.bias.grad is not None
+
+
+def test_gate_at_the_embeddings():
+    with pytest.raises(OptionError, match="reads texts"):
+        mixwell.attach(zoo.tiny("vit"), "nonlinear", point="embeddings")
+    model, batch = zoo.tiny("llama").train(), zoo.batch("llama")
+    with mixwell.attach(model, "nonlinear", point="embeddings") as mixer, mixer.pin(permutation=PERM):
+        model(**batch)
+        plan = mixer.last
+    mask, gate = batch["attention_mask"].bool(), plan.extra["gate"]
+    assert (gate[~plan.shift_mask] == 1).all() and not plan.shift_mask[mask].all()
+    want = torch.stack([gate[row][mask[row]].mean() for row in range(6)])
+    torch.testing.assert_close(plan.label_weight, want)

@@ -181,6 +181,40 @@ def test_gradients_in_eval_mode_between_steps_are_nobodys_mistake(model, batch):
         model(**batch).loss.backward()
 
 
+def test_low_precision_keeps_small_shares():
+    """In bfloat16 a weight of 0.9984 is 1: nothing would be mixed while the labels are."""
+    from mixwell.methods.base import blend, mix
+
+    x = torch.tensor([[1.0], [300.0]], dtype=torch.bfloat16, requires_grad=True)
+    weight = torch.tensor([0.9984, 0.9984])
+    mixed = mix(x, torch.tensor([1, 0]), weight)
+    assert mixed.dtype == torch.bfloat16
+    assert mixed[0, 0].item() == pytest.approx(0.9984 + 0.0016 * 300, rel=4e-3)
+    assert torch.equal(blend(x.flip(0), x, torch.ones(2)), x)
+    mixed.sum().backward()
+    assert torch.allclose(x.grad, torch.ones_like(x))
+
+
+def test_mixing_is_the_two_plain_operations_to_the_bit():
+    """Forward, backward and twice backward, also with rows that are their own partners."""
+    from mixwell.methods.base import blend, mix
+
+    draw = torch.Generator().manual_seed(0)
+    for shape in ((6, 5, 4), (6, 4)):
+        permutation = torch.tensor([2, 0, 1, 3, 5, 4])
+        weight = torch.rand(shape[:-1] if len(shape) == 3 else shape[:1], generator=draw)
+        seen = []
+        for form in (mix, lambda x, p, w: blend(x.index_select(0, p), x, w)):
+            x = torch.randn(shape, generator=torch.Generator().manual_seed(1), requires_grad=True)
+            out = form(x, permutation, weight)
+            (gradient,) = torch.autograd.grad((out**3).sum(), x, create_graph=True)
+            (twice,) = torch.autograd.grad((gradient**2).sum(), x)
+            seen.append((out, gradient, twice))
+        for ours, plain in zip(*seen):
+            assert torch.equal(ours, plain) or torch.allclose(ours, plain, rtol=1e-6)
+        assert torch.equal(seen[0][0], seen[1][0]) and torch.equal(seen[0][1], seen[1][1])
+
+
 def test_one_row_trains_plain(model, batch):
     one = {k: v[:1] for k, v in batch.items()}
     want = model(**one).loss

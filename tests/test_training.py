@@ -198,9 +198,10 @@ def test_a_method_that_never_mixes_is_plain_training(tiny: Path, tokens: Any, tm
 
 
 def test_plain_training_is_a_plain_trainer(tiny: Path, tokens: Any, tmp_path: Path) -> None:
-    """Given our seeds of the epochs, a script of nothing but Trainer ends with the same weights."""
+    """Given our random numbers, a script of nothing but Trainer ends with the same weights."""
     from transformers import DataCollatorWithPadding, Trainer, TrainingArguments
 
+    from mixwell.plan import take_seed
     from mixwell.progress import epoch_seeds
     from mixwell.training import fit
 
@@ -208,6 +209,13 @@ def test_plain_training_is_a_plain_trainer(tiny: Path, tokens: Any, tmp_path: Pa
     ours = load(tiny, seed=5)
     result = fit(ours.model, ours.tokenizer, tokens["train"], tokens["validation"], wanted)
     theirs = load(tiny, seed=5)
+
+    # Every method, plain training too, takes one seed a step from the stream that dropout draws from.
+    def take(module: Any, args: Any) -> None:
+        if module.training:
+            take_seed()
+
+    theirs.model.register_forward_pre_hook(take)
     arguments = TrainingArguments(
         output_dir=str(tmp_path / "script"), num_train_epochs=3, per_device_train_batch_size=wanted.batch_size,
         learning_rate=wanted.learning_rate, warmup_steps=wanted.warmup, weight_decay=wanted.weight_decay,

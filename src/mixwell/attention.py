@@ -387,13 +387,15 @@ class _Recorder:
         self.open = _Block() if self.wanted(module) else None
 
     def leave(self, module: Any, args: Any, output: Any) -> None:
+        from mixwell.step import square_tensors
+
         block, self.open = self.open, None
         if block is None:
             return
-        for value in output if isinstance(output, tuple) else ():
-            # A model that does not call the attention interface returns its weights when asked.
-            if block.weights is None and getattr(value, "ndim", 0) == 4 and value.shape[-1] == value.shape[-2]:
-                block.weights = value
+        # A model that does not call the attention interface returns its weights when asked.
+        found = square_tensors(output)
+        if block.weights is None and found:
+            block.weights = found[-1]
         self.blocks.append(block)
 
     def attend(self, query: Any, key: Any, mask: Any, scale: float | None, weights: Any) -> None:
@@ -478,7 +480,12 @@ def _run(
         pins["lam"] = lam
     if method.has_permutation and method.mixes:
         pins["permutation"] = [1, 0]
-    labels = {"labels": torch.arange(2).to(batch["input_ids"].device)} if method.needs_labels else {}
+    labels = {}
+    if method.needs_labels:
+        config: Any = mixer.model.config
+        two = torch.arange(2).to(batch["input_ids"].device)
+        several = config.problem_type == "multi_label_classification"
+        labels["labels"] = torch.eye(2, config.num_labels).to(two.device) if several else two
     for interface in (True, False):
         with _recording(mixer, interface=interface) as recorder:
             asked = {} if interface else {"output_attentions": True}

@@ -34,6 +34,11 @@ def check_attachable(model: nn.Module) -> None:
             "nn.DataParallel copies the model in every forward and cannot be mixed; use DistributedDataParallel "
             "(torchrun or accelerate launch), or one device"
         )
+    if (getattr(model, "tp_size", None) or 1) > 1:
+        raise AttachError(
+            "a tensor-parallel model cannot be mixed: its processes share each batch but would draw partners of their "
+            "own; use data parallelism (DDP, FSDP)"
+        )
     if isinstance(model, nn.parallel.DistributedDataParallel):
         raise AttachError("attach to the model before it is wrapped in DistributedDataParallel (or to model.module)")
     if any(

@@ -149,7 +149,11 @@ class PointHook(Hook):
         if not recomputing:
             step.fired += 1
         # A compiled graph must not depend on what was drawn: there, points not chosen mix with weight 1.
-        if not torch.compiler.is_compiling() and not plan.active[number]:
+        compiling = torch.compiler.is_compiling()
+        entered = step.scratch.get(self.turns[turn][1].block)
+        if entered is not None and not compiling:
+            del step.scratch[self.turns[turn][1].block]  # the tensor's own graph may lead back to the step
+        if not compiling and not plan.active[number]:
             return None
         if self.how == "input":
             x = first_input(args, kwargs)
@@ -165,7 +169,8 @@ class PointHook(Hook):
                 f"{type(module).__name__} works on {x.shape[0]} rows but the batch has {plan.permutation.shape[0]}"
             )
         if self.how == "residual":
-            stream = x + step.scratch[self.turns[turn][1].block]
+            assert entered is not None
+            stream = x + entered
             mixed = x + (mixer.method.mix(stream, plan, number, step) - stream)
         else:
             mixed = mixer.method.mix(x, plan, number, step)

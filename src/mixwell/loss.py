@@ -18,6 +18,7 @@ from torch import Tensor
 from mixwell.errors import BatchError, LossMismatchError, OptionError
 
 IGNORE = -100
+HALF = (torch.float16, torch.bfloat16)
 LossFunction = Callable[[Tensor, Tensor], Tensor]
 
 
@@ -30,12 +31,14 @@ class Criterion:
         class_weights: (C,) weights of the classes, or None.
         label_smoothing: share of the label spread evenly over all classes.
         function: for `custom`: (logits, labels) -> (B,).
+        wide: the model's loss is float32 though its logits are of lower precision.
     """
 
     kind: str
     class_weights: Tensor | None = None
     label_smoothing: float = 0.0
     function: LossFunction | None = None
+    wide: bool = False
 
     def rows(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Return the sum of l over the items of each row.
@@ -47,6 +50,7 @@ class Criterion:
         Returns:
             (B,)
         """
+        logits = self._widened(logits)
         if self.kind == "custom":
             assert self.function is not None
             values = self.function(logits, labels)
@@ -93,6 +97,7 @@ class Criterion:
         Returns:
             A scalar.
         """
+        logits, labels = self._widened(logits), labels.to(logits.device)
         if self.kind != "span" and (items is not None or self.kind == "custom" or self.class_weights is not None):
             return self.rows(logits, labels).sum() / self.items(logits, labels, items)
         if self.kind == "single_label":
@@ -112,8 +117,10 @@ class Criterion:
     def items(self, logits: Tensor, labels: Tensor, items: Tensor | int | None) -> Tensor | int:
         """Return what the sum of the rows is divided by; counts labels the way Trainer does."""
         if self.kind == "custom":
-            # One value a row: a step of `items` labels has items / (labels a row) rows.
-            return logits.shape[0] if items is None else torch.as_tensor(items / self.items_a_row(labels)).to(logits)
+            if items is None:
+                return logits.shape[0]
+            # One value a row: its share of a step is that of this batch's labels.
+            return _move(items, logits.device) * logits.shape[0] / (labels != IGNORE).sum().to(logits.device)
         if self.kind == "span":
             return 1
         if items is not None:
@@ -127,12 +134,16 @@ class Criterion:
         """Return how many labels one row carries."""
         return max(labels[:1].numel(), 1)
 
+    def _widened(self, logits: Tensor) -> Tensor:
+        # Multi-label and regression losses become float32 by their labels alone.
+        return logits.float() if self.wide and self.kind in ("single_label", "token", "span") else logits
+
     def _cross_entropy(self, logits: Tensor, labels: Tensor) -> Tensor:
         weights = None if self.class_weights is None else self.class_weights.to(logits)
         return F.cross_entropy(logits, labels, weight=weights, label_smoothing=self.label_smoothing, reduction="none")
 
     def _elementwise(self, logits: Tensor, labels: Tensor, reduction: str) -> Tensor:
-        labels = labels.to(logits.dtype)
+        labels = labels.to(torch.float32 if self.wide else logits.dtype)
         if self.kind == "regression":
             return F.mse_loss(logits.reshape(labels.shape), labels, reduction=reduction)
         if self.label_smoothing:
@@ -174,6 +185,8 @@ def mixed_loss(
         weight: (B,) or one value: the weight of a row's own label.
         items: `num_items_in_batch`, see `Criterion.total`.
     """
+    # A model over several devices has its logits on another one than its inputs.
+    labels, permutation, weight = (value.to(logits.device) for value in (labels, permutation, weight))
     own = criterion.total(logits, labels, items)
     gap = criterion.rows(logits, labels.index_select(0, permutation)) - criterion.rows(logits, labels)
     return own + ((1 - weight.to(gap.dtype)) * gap).sum() / criterion.items(logits, labels, items)
@@ -196,7 +209,7 @@ def check_reproduces(ours: Tensor, own: Tensor | None, model_name: str) -> None:
     way_out = "pass attach(..., loss_fn=...), a function (logits, labels) -> one loss a row"
     if own is None:
         raise LossMismatchError(f"{model_name} returns no loss when called with labels; {way_out}")
-    coarse = own.dtype in (torch.float16, torch.bfloat16) or torch.is_autocast_enabled(own.device.type)
+    coarse = {ours.dtype, own.dtype} & set(HALF) or torch.is_autocast_enabled(own.device.type)
     close = torch.allclose(ours.float(), own.float(), rtol=3e-2 if coarse else 1e-4, atol=1e-5, equal_nan=True)
     if not close:
         raise LossMismatchError(

@@ -27,7 +27,7 @@ from mixwell.errors import (
     UnsupportedModelError,
 )
 from mixwell.hooks import After, Backward, Before, BlockInput, Guard, Hook, PointHook, Reached, WordIds, enter
-from mixwell.loss import Criterion, check_labels, check_reproduces, task_kind
+from mixwell.loss import HALF, Criterion, check_labels, check_reproduces, task_kind
 from mixwell.methods import Method, build
 from mixwell.plan import Plan, check_permutation, draw_permutation, generator, take_seed
 from mixwell.points import Point, Points, base_config, find_points, logits_of, probe_inputs, training_flags
@@ -78,6 +78,7 @@ class Mixer:
         self._pin: _Pin | None = None
         self._unpaid: weakref.WeakSet[Step] = weakref.WeakSet()
         self._loss_checked = method.loss_fn is not None
+        self._wide = False
         self.checked: set[str] = set()
         self._handles: list[Any] = []
         self._names = forward_names(model)
@@ -251,6 +252,9 @@ class Mixer:
         """Line partners up at their last tokens, for points in causal stacks: (B, T) places and where they are real."""
         if not any(point.causal for point in self.sites):
             return None, None
+        if self.points.task != "sequence":
+            # Labels have places of their own: tokens meet at theirs, where the partner has one.
+            return None, None if step.mask is None else step.mask.index_select(0, permutation)
         last = step.last
         other = last.index_select(0, permutation)
         places = torch.arange(step.length, device=step.device) + (other - last).unsqueeze(1)
@@ -449,7 +453,10 @@ class Mixer:
         if logits is None:
             raise UnsupportedModelError(f"{type(self.model).__name__} returns no logits")
         own = output.get("loss") if hasattr(output, "get") else next((t for t in output if t.dim() == 0), None)
-        check_reproduces(Criterion(self._kind(logits, labels)).total(logits, labels), own, type(self.model).__name__)
+        # Some models compute their loss in float32 from logits of low precision.
+        self._wide = own is not None and own.dtype == torch.float32 and logits.dtype in HALF
+        plain = Criterion(self._kind(logits, labels), wide=self._wide)
+        check_reproduces(plain.total(logits, labels), own, type(self.model).__name__)
         self._loss_checked = True
 
     @contextlib.contextmanager
@@ -467,6 +474,8 @@ class Mixer:
         finally:
             self._depth -= 1
             self._forward, self._off = forward, off
+            # Weights cast without gradients must not serve the forward that follows in the same autocast.
+            torch.clear_autocast_cache()
 
     def _end_backward(self) -> None:
         """Let go of what backward needed."""
@@ -506,7 +515,7 @@ class Mixer:
                     f"class_weights has {len(method.class_weights)} values but the model has {logits.shape[-1]} classes"
                 )
             weights = torch.tensor(method.class_weights, device=logits.device)
-        return Criterion(kind, weights, method.label_smoothing)
+        return Criterion(kind, weights, method.label_smoothing, wide=self._wide)
 
     def _kind(self, logits: Tensor, labels: Tensor) -> str:
         task = self.points.task

@@ -152,6 +152,13 @@ def base_config(model: nn.Module) -> Any:
     return getattr(base_model(model), "config", None)
 
 
+def pad_id(model: nn.Module) -> int | None:
+    """Return the id that decoder heads take for padding: that of the text part of a config with several parts."""
+    config = base_config(model)
+    part = config.get_text_config() if hasattr(config, "get_text_config") else config
+    return getattr(part, "pad_token_id", None)
+
+
 def probe_inputs(model: nn.Module, rows: int = 2, length: int = 8, last: int = 0) -> dict[str, Tensor]:
     """Make up a small valid batch: token ids, or pixels for a model that reads images.
 
@@ -229,6 +236,7 @@ def _trace(model: nn.Module, inputs: dict[str, Tensor], training: bool = False) 
         handles.append(module.register_forward_pre_hook(enter, with_kwargs=True))
         handles.append(module.register_forward_hook(leave, with_kwargs=True))
     devices = sorted({p.device.index or 0 for p in model.parameters() if p.device.type == "cuda"})
+    buffers = [(buffer, buffer.clone()) for buffer in model.buffers()] if training else []
     try:
         with torch.random.fork_rng(devices=devices), training_flags(model, training), torch.no_grad():
             output = model(**inputs)
@@ -241,6 +249,9 @@ def _trace(model: nn.Module, inputs: dict[str, Tensor], training: bool = False) 
     finally:
         for handle in handles:
             handle.remove()
+        for buffer, before in buffers:
+            if not torch.equal(buffer, before):  # running statistics
+                buffer.copy_(before)
     return sorted(calls, key=lambda call: call.enter), output
 
 
@@ -328,7 +339,7 @@ def find_points(model: nn.Module) -> Points:
         found["embeddings"] = embeddings
     else:
         missing["embeddings"] = "get_input_embeddings() gives no module that a forward calls"
-    task, head = _head(calls, output, inputs, getattr(base_config(model), "pad_token_id", None))
+    task, head = _head(calls, output, inputs, pad_id(model))
     if head is None:
         missing["sentence"] = "no linear layer's output is the logits"
     else:
@@ -436,7 +447,7 @@ def _close(a: Tensor | None, b: Tensor | None) -> bool:
     # Some blocks (OPT) fold batch and positions into one axis before a norm.
     if a is None or b is None or a.numel() != b.numel() or a.shape[-1] != b.shape[-1]:
         return False
-    return torch.allclose(a.reshape(b.shape), b, rtol=1e-4, atol=1e-5)
+    return torch.allclose(a.reshape(b.shape), b, rtol=1e-4, atol=1e-5 * float(b.abs().max()))
 
 
 def _stream(
@@ -495,8 +506,10 @@ def _dropout_between(model: nn.Module, inputs: dict[str, Tensor], stream: tuple[
         return ""
     calls, _ = _trace(model, inputs, training=True)
     for point in stream:
-        attention = next(call for call in calls if call.module is point.module)
-        block = next(call for call in calls if call.module is point.block)
+        attention = next((call for call in calls if call.module is point.module), None)
+        block = next((call for call in calls if call.module is point.block), None)
+        if attention is None or block is None:
+            return f"block {point.name.rsplit('.', 1)[0]!r} is left out at random in training; set layer drop to 0"
         later = [c for c in _inside(calls, block) if _is_norm(c.module) and c.enter > attention.leave]
         following = min(later, key=lambda call: call.enter)
         assert attention.output is not None and block.input is not None

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from mixwell.errors import BatchError, UnsupportedModelError
-from mixwell.points import base_config, last_token, logits_of
+from mixwell.points import last_token, logits_of, pad_id
 
 if TYPE_CHECKING:
     from mixwell.mixer import Mixer
@@ -93,7 +93,7 @@ class Step:
         ids = self.inputs.get("input_ids")
         if not isinstance(ids, Tensor):
             return torch.full((self.size,), self.length - 1, device=self.device)
-        return last_token(ids, getattr(base_config(self.mixer.model), "pad_token_id", None))
+        return last_token(ids, pad_id(self.mixer.model))
 
     @property
     def device(self) -> torch.device:
@@ -159,10 +159,7 @@ class Step:
             seen += 1
             if seen <= turn:
                 return
-            for value in output if isinstance(output, tuple) else ():
-                if isinstance(value, Tensor) and value.dim() == 4 and value.shape[-1] == value.shape[-2]:
-                    weights.append(value)
-                    break
+            weights.extend(square_tensors(output)[-1:])
             raise _Enough
 
         handle = head.register_forward_hook(catch)
@@ -181,6 +178,11 @@ class Step:
             raise UnsupportedModelError(
                 f"block {block} of {type(self.mixer.model).__name__} gives no attention weights under eager "
                 f"attention; a method that reads them cannot be used"
+            )
+        if self.once("attention weights") and not is_attention(weights[0]):
+            raise UnsupportedModelError(
+                f"what block {block} of {type(self.mixer.model).__name__} returns with its output are no attention "
+                f"weights (shares of the keys, for each row and query); a method that reads them cannot be used"
             )
         return weights[0]
 
@@ -208,6 +210,9 @@ class Step:
                 logits = logits_of(self.mixer.model(**self.inputs))
                 assert logits is not None
                 loss = self.mixer.criterion(logits, self.labels).total(logits, self.labels)
+                kind = self.device.type
+                if torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind) == torch.float16:
+                    loss = loss * 2.0**14  # else most of it underflows; only ratios are used
                 (gradient,) = torch.autograd.grad(loss, kept[:1])
         finally:
             handle.remove()
@@ -228,6 +233,17 @@ class Step:
     def made(self, logits: Tensor) -> bool:
         """Tell whether `logits` is what this forward returned."""
         return self._logits is not None and self._logits() is logits
+
+
+def square_tensors(output: Any) -> list[Tensor]:
+    """Return the (., H, T, T) tensors among a module's outputs: attention weights come last (T5: after the bias)."""
+    values = output if isinstance(output, tuple) else ()
+    return [v for v in values if isinstance(v, Tensor) and v.dim() == 4 and v.shape[-1] == v.shape[-2]]
+
+
+def is_attention(weights: Tensor) -> bool:
+    """Tell whether a tensor holds shares of the keys: not negative, and in sum at most 1 (a sink may take the rest)."""
+    return bool((weights >= 0).all() & (weights.float().sum(-1) < 1.01).all())
 
 
 def mixed_rows(plan: Plan) -> Tensor:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -373,13 +374,12 @@ def _run(settings: TrainSettings, folder: RunFolder, reporter: Reporter, record:
         notes = [*found.notes, *loaded.notes]
         if length < settings.max_length:
             notes.append(f"{settings.model} takes at most {length} tokens: longer texts are cut there")
-        rows = {
-            name: texts.tokenise(
-                table, loaded.tokenizer, max_length=length, cache_dir=settings.cache_dir,
-                progress=lambda done, total, name=name: reporter.rows(f"tokenising {name}", done, total),
+        rows = {}
+        for name, table in found.splits.items():
+            tell = functools.partial(reporter.rows, f"tokenising {name}")
+            rows[name] = texts.tokenise(
+                table, loaded.tokenizer, max_length=length, cache_dir=settings.cache_dir, progress=tell
             )
-            for name, table in found.splits.items()
-        }  # fmt: skip
         reporter.end()
         # What can be refused is refused before anything is written.
         options = method_options(settings, rows["train"], found.task, loaded.model.config.num_labels)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from mixwell.errors import BatchError, MixwellError, OptionError, nearest
-from mixwell.loss import Criterion, LossFunction, mixed_loss
+from mixwell.loss import HALF, Criterion, LossFunction, mixed_loss
 from mixwell.plan import PAIRINGS, Plan, check_draw, draw_lam
 
 if TYPE_CHECKING:
@@ -27,9 +27,6 @@ if TYPE_CHECKING:
 
 REGISTRY: dict[str, type[Method]] = {}
 M = TypeVar("M", bound="type[Method]")
-
-
-HALF = (torch.float16, torch.bfloat16)
 
 
 def option(default: Any, help: str) -> Any:
@@ -64,6 +61,7 @@ def mix(x: Tensor, permutation: Tensor, weight: Tensor) -> Tensor:
         permutation: (B,).
         weight: (B,) or (B, T), the share of a row's own part.
     """
+    permutation, weight = permutation.to(x.device), weight.to(x.device)
     # Compilers fuse the plain operations, and low precision needs copies anyway.
     if torch.compiler.is_compiling() or x.dtype in HALF:
         return blend(x.index_select(0, permutation), x, weight)
@@ -93,7 +91,7 @@ def blend(other: Tensor, x: Tensor, weight: Tensor) -> Tensor:
 
     Low precision is mixed in float32: in bfloat16 every weight above 0.998 would be 1.
     """
-    return lerp(other, x, spread(weight, x))
+    return lerp(other, x, spread(weight.to(x.device), x))
 
 
 def spread(weight: Tensor, x: Tensor) -> Tensor:
@@ -110,9 +108,9 @@ def lerp(other: Tensor, x: Tensor, weight: Tensor) -> Tensor:
 
 def partner(x: Tensor, plan: Plan, causal: bool) -> Tensor:
     """Return x[perm]; in causal stacks moved along the token axis, so that last tokens lie on each other."""
-    other = x.index_select(0, plan.permutation)
+    other = x.index_select(0, plan.permutation.to(x.device))
     if causal and plan.shift is not None and x.dim() == 3:
-        return other.gather(1, plan.shift.unsqueeze(-1).expand_as(other))
+        return other.gather(1, plan.shift.to(x.device).unsqueeze(-1).expand_as(other))
     return other
 
 

@@ -106,6 +106,7 @@ class BatchMixup(Method):
             head: Any = step.mixer.sites[0].module
             vectors = getattr(head, "base_layer", head).weight[labels.clamp(min=0)]
             loss = -(step.scratch["points"] * compose(plan.extra["share"].to(vectors.dtype), vectors)).sum(1).mean()
+            loss = loss + 0.0 * logits.sum()  # the head's bias takes part: DDP waits for every gradient
         else:
             table = criterion.table(logits, labels)
             weight = plan.label_weight.to(table.dtype)
@@ -115,7 +116,7 @@ class BatchMixup(Method):
             loss = (weight * table).sum(1).mean()
         if items is None:
             return loss
-        return loss * labels.numel() / items
+        return loss * (labels != IGNORE).sum() / items
 
 
 def compose(share: Tensor, x: Tensor) -> Tensor:

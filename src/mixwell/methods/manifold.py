@@ -6,6 +6,7 @@ MixUp training for NLU, sections 3.5.2 and 3.5.3, eq. 4 and Appendix B.
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -63,6 +64,14 @@ class Fills(DrawsLam):
                 f"{type(mixer.model).__name__} pools its last or end-of-sequence token, which a fill would displace; "
                 f"use padding='none'"
             )
+        if "mask" in inspect.signature(mixer.points.get("embeddings")[0].module.forward).parameters:
+            # DeBERTa's embeddings are 0 where a row does not attend: only mutual partners attend to all that is mixed.
+            if self.pairing == "label":
+                raise OptionError(
+                    f"the embeddings of {type(mixer.model).__name__} read the mask, so that a fill needs mutual "
+                    f"partners: use pairing='pairs' or 'length', or padding='none'"
+                )
+            self.pairing = "pairs" if self.pairing == "random" else self.pairing
         if self.padding == "pad" and self.pad_token_id is None and getattr(config, "pad_token_id", None) is None:
             raise OptionError("the model's config has no pad_token_id; pass pad_token_id=")
 

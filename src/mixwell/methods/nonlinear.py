@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -20,6 +21,9 @@ from mixwell.methods.base import Method, lerp, option, partner, register
 from mixwell.plan import Plan, sample_beta
 from mixwell.points import Point, Points
 from mixwell.step import Step
+
+if TYPE_CHECKING:
+    from mixwell.mixer import Mixer
 
 
 @register
@@ -52,6 +56,11 @@ class NonlinearMixup(Method):
         """Return the sentence vector or the embedding output."""
         return list(points.get(self.point)[:1])
 
+    def prove(self, mixer: Mixer) -> None:
+        """Refuse images at the embeddings: how many patches there are is known only inside the model."""
+        if self.point == "embeddings" and mixer.points.modality == "image":
+            raise OptionError("point='embeddings' needs a model that reads texts; use point='sentence'")
+
     def prepare(self, step: Step, plan: Plan, rng: torch.Generator) -> Plan:
         """Draw the gate: 1 for rows without a partner, all lam if lam is pinned."""
         width, size = step.mixer.sites[0].width, step.size
@@ -63,6 +72,8 @@ class NonlinearMixup(Method):
             gate = plan.label_weight.reshape(-1, *[1] * (len(shape) - 1)).expand(shape)
         alone = plan.permutation == torch.arange(size, device=device)
         gate = torch.where(alone.reshape(-1, *[1] * (len(shape) - 1)), torch.ones_like(gate), gate)
+        if self.point == "embeddings" and plan.shift_mask is not None:  # nothing to mix with
+            gate = torch.where(plan.shift_mask.unsqueeze(-1), gate, torch.ones_like(gate))
         if self.point == "sentence":
             weight = gate.mean(1)
         else:
@@ -79,11 +90,7 @@ class NonlinearMixup(Method):
 
     def mix(self, x: Tensor, plan: Plan, site: int, step: Step) -> Tensor:
         """Return G x + (1 - G) x[perm]."""
-        gate = plan.extra["gate"]
-        causal = step.mixer.sites[site].causal
-        if causal and plan.shift_mask is not None and x.dim() == 3:
-            gate = torch.where(plan.shift_mask.unsqueeze(-1), gate, torch.ones_like(gate))
-        return lerp(partner(x, plan, causal), x, gate)
+        return lerp(partner(x, plan, step.mixer.sites[site].causal), x, plan.extra["gate"].to(x.device))
 
     def loss(
         self,
@@ -110,6 +117,8 @@ class NonlinearMixup(Method):
         elif self.theta.grad is not None:
             with torch.no_grad():
                 # By direction only, so that loss scaling does not scale the step.
-                self.theta -= self.policy_lr * torch.nn.functional.normalize(self.theta.grad, dim=0)
+                # An overflow under loss scaling is a step that the optimiser leaves out too.
+                step = torch.nn.functional.normalize(self.theta.grad, dim=0)
+                self.theta -= self.policy_lr * torch.nan_to_num(step, 0.0, 0.0, 0.0)
                 self.theta.grad = None
         return self.theta

@@ -142,7 +142,11 @@ class SSMix(Method):
             mask = torch.ones_like(ids, dtype=torch.bool)
         scores = saliency(step.embedding_gradient())
         content = self.content(ids, mask)
-        first = (ids == last_real(ids, mask)).long().cumsum(1) == 0  # before the first separator
+        if self.special_ids is None:
+            separator = ids == last_real(ids, mask)
+        else:
+            separator = mask & ~content & (content.long().cumsum(1) > 0)
+        first = separator.long().cumsum(1) == 0  # before the first separator
         new, replaced, total = ids, torch.zeros_like(perm), torch.zeros_like(perm)
         moved = perm != torch.arange(step.size, device=step.device)
         for inside in (content & first, content & ~first):
