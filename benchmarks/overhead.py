@@ -5,23 +5,28 @@
     python benchmarks/overhead.py --memory             # peak memory, one process a method
 
 Clocks of shared machines are noisy, so nothing is timed alone: every round runs one training step (forward, backward,
-AdamW) of every method and of plain training, in random order, in one process, each on a model of its own. A method's
-cost is the ratio of its time to plain training's in the same rounds; the interval is a bootstrap over rounds of the
-ratio of trimmed means. A second plain model is in the table too: its ratio shows what the noise does.
+AdamW) of every method and of plain training, in random order, in one process, each on a copy of the model. Two copies
+of one model differ by up to a per cent, by where they lie in memory: so the methods change places after some rounds,
+until each has been at every copy. A method's cost is the ratio of its time to plain training's; the interval is a
+bootstrap over places and rounds of the ratio of trimmed means. Plain training is in the table a second time: its ratio
+shows what the noise does.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
+import math
 import os
 import random
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
@@ -49,68 +54,92 @@ def make_batch(rows: int, length: int, seed: int = 0):
     return {"input_ids": ids, "attention_mask": mask, "labels": labels}
 
 
-def make_step(method: str) -> Callable[[dict], None]:
-    """Return a training step of MiniLM with one method attached, or of the bare model."""
-    import torch
-    from transformers import AutoModelForSequenceClassification
+class Copy:
+    """A copy of MiniLM with an optimiser, at which methods take turns."""
 
-    import mixwell
-    from mixwell.models import resolve
+    def __init__(self) -> None:
+        import torch
+        from transformers import AutoModelForSequenceClassification
 
-    torch.manual_seed(0)
-    model = AutoModelForSequenceClassification.from_pretrained(resolve("minilm"), num_labels=6).train()
-    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-5)
-    if method not in (PLAIN, TWIN):
-        mixwell.attach(model, method)
+        from mixwell.models import resolve
+        from mixwell.training import quiet_libraries
 
-    def step(batch: dict) -> None:
-        optimiser.zero_grad(set_to_none=True)
-        model(**batch).loss.backward()
-        optimiser.step()
+        torch.manual_seed(0)
+        with quiet_libraries():
+            self.model = AutoModelForSequenceClassification.from_pretrained(resolve("minilm"), num_labels=6).train()
+        self.optimiser = torch.optim.AdamW(self.model.parameters(), lr=1e-5)
+        self.mixer: Any = None
 
-    return step
+    def take(self, method: str) -> None:
+        """Attach a method, or nothing for plain training; one small step checks the loss and warms up."""
+        import mixwell
+
+        if self.mixer is not None:
+            self.mixer.detach()
+        self.mixer = None if method in (PLAIN, TWIN) else mixwell.attach(self.model, method)
+        self.step(make_batch(4, 16))
+
+    def step(self, batch: dict) -> None:
+        """One training step."""
+        self.optimiser.zero_grad(set_to_none=True)
+        self.model(**batch).loss.backward()
+        self.optimiser.step()
 
 
-def ratio_with_interval(times: list[float], plain: list[float], draws: int = 2000) -> tuple[float, float, float]:
-    """Return the ratio of trimmed means and its 95 % bootstrap interval over rounds."""
+def ratio_with_interval(times: list, plain: list, draws: int = 2000) -> tuple[float, float, float]:
+    """Return the ratio of trimmed means and its 95 % bootstrap interval.
+
+    Args:
+        times: (turns, rounds) seconds of the method.
+        plain: (turns, rounds) seconds of plain training in the same turns.
+        draws: how often turns, and rounds within them, are drawn again.
+    """
     import numpy as np
 
     both = np.array([times, plain])
+    turns, rounds = both.shape[1:]
     rng = np.random.default_rng(0)
 
     def ratio(sample: np.ndarray) -> np.ndarray:
-        ordered = np.sort(sample, axis=-1)
+        ordered = np.sort(sample.reshape(*sample.shape[:-2], -1), axis=-1)
         cut = ordered.shape[-1] // 5  # pauses of the machine lie in the upper tail
         kept = ordered[..., : ordered.shape[-1] - cut].mean(-1)
         return kept[0] / kept[1]
 
-    picks = rng.integers(0, both.shape[1], (draws, both.shape[1]))
-    spread = ratio(both[:, picks])
+    at = rng.integers(0, turns, (draws, turns, 1))
+    spread = ratio(both[:, at, rng.integers(0, rounds, (draws, turns, rounds))])
     return float(ratio(both)), float(np.quantile(spread, 0.025)), float(np.quantile(spread, 0.975))
 
 
 def measure(methods: list[str], rows: int, length: int, rounds: int) -> list[dict]:
     """Time all methods against plain training, interleaved step by step."""
     names = [PLAIN, TWIN, *methods]
-    steps = {name: make_step(name) for name in names}
+    copies = [Copy() for _ in names]
     batches = [make_batch(rows, length, seed) for seed in range(4)]
-    wall: dict[str, list[float]] = {name: [] for name in names}
-    cpu: dict[str, list[float]] = {name: [] for name in names}
+    wall: dict[str, list[list[float]]] = {name: [] for name in names}
+    cpu: dict[str, list[list[float]]] = {name: [] for name in names}
     order = random.Random(0)
-    for number in range(rounds + 2):
-        order.shuffle(names)
-        for name in names:
-            start, busy = time.perf_counter(), time.process_time()
-            steps[name](batches[number % len(batches)])
-            if number >= 2:  # the first rounds warm up and check the loss
-                wall[name].append(time.perf_counter() - start)
-                cpu[name].append(time.process_time() - busy)
+    each = max(1, math.ceil(rounds / len(names)))
+    for copy in copies:
+        copy.step(batches[0])
+    for turn in range(len(names)):
+        places = {name: copies[(at + turn) % len(names)] for at, name in enumerate(names)}
+        for name, copy in places.items():
+            copy.take(name)
+            wall[name].append([])
+            cpu[name].append([])
+        for number in range(each):
+            for name in order.sample(names, len(names)):
+                start, busy = time.perf_counter(), time.process_time()
+                places[name].step(batches[number % len(batches)])
+                wall[name][-1].append(time.perf_counter() - start)
+                cpu[name][-1].append(time.process_time() - busy)
     result = []
     for name in [TWIN, *methods]:
-        row: dict = {"method": name, "rows": rows, "length": length, "rounds": rounds}
+        row: dict = {"method": name, "rows": rows, "length": length, "rounds": each * len(names)}
         row["cpu"] = ratio_with_interval(cpu[name], cpu[PLAIN])
         row["wall"] = ratio_with_interval(wall[name], wall[PLAIN])
-        row["plain_seconds"] = sorted(wall[PLAIN])[rounds // 2]
+        row["plain_seconds"] = statistics.median(itertools.chain(*wall[PLAIN]))
         target = TARGETS.get(name, 1.01)
         row["target"], row["reached"] = target, row["cpu"][1] <= target or row["wall"][1] <= target
         result.append(row)
@@ -126,9 +155,10 @@ def traced_peak(method: str, rows: int, length: int) -> float:
 
     with tempfile.TemporaryDirectory() as folder:
         with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as found:
-            step = make_step(method)
+            copy = Copy()
+            copy.take(method)
             for seed in range(3):
-                step(make_batch(rows, length, seed))
+                copy.step(make_batch(rows, length, seed))
         found.export_chrome_trace(f"{folder}/trace.json")
         events = json.loads(Path(folder, "trace.json").read_text(encoding="utf-8"))["traceEvents"]
     return max(event["args"]["Total Allocated"] for event in events if event["name"] == "[memory]") / 2**20
@@ -159,7 +189,7 @@ def main() -> None:
     parser.add_argument("--methods", default=",".join(METHODS))
     parser.add_argument("--rows", type=int, default=32)
     parser.add_argument("--length", type=int, default=64)
-    parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--rounds", type=int, default=40, help="at least; as many in each place")
     parser.add_argument("--threads", type=int, default=0, help="0: as many as torch chooses")
     parser.add_argument("--grow", action="store_true", help="lengths 32-256 and batches 8-64")
     parser.add_argument("--memory", action="store_true", help="peak memory instead of time")

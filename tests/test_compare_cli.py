@@ -41,6 +41,9 @@ def words(place: Path, output: Path, *more: Any) -> list[str]:  # noqa: F811
         (["--per-class", "0"], "per_class must be whole numbers of at least 1"),
         (["--max-test", "0"], "max_test must be a whole number of at least 1"),
         (["--epochs", "0"], "epochs must be a whole number of at least 1, got 0"),
+        (["--best-metric", "acuracy"], "best_metric 'acuracy' is unknown"),
+        (["--scheduler", "cosin"], "cosin"),
+        (["--weight-decay", "-1"], "weight_decay must be at least 0"),
         (["--grid", "nowhere.toml"], "grid nowhere.toml: No such file"),
         (["--engine", "roy"], "engine 'roy' is unknown"),
         (["--level", "2"], "level must be from 0.5 to below 1"),
@@ -111,6 +114,14 @@ def test_failed_cells(
     monkeypatch.setattr(runs, "make_engine", lambda *args: FakeEngine())
     assert main(words(place, tmp_path / "out")) == 2
     assert main(words(place, tmp_path / "out", "--retry-failed")) == 0
+
+
+def test_demo_says_what_failed(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
+    from mixwell.compare.engine import Failed
+
+    monkeypatch.setattr(runs, "make_engine", lambda *args: FakeEngine(lambda spec: Failed(spec.key, "disk full")))
+    assert main(["demo", "--output", str(tmp_path / "demo"), "--seeds", "2"]) == 2
+    assert "6 of 6 cells failed (first none, seed 0: disk full)" in capsys.readouterr().err
 
 
 def test_report(finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:  # noqa: F811

@@ -363,6 +363,12 @@ def test_sentences():
     plain = records()["none"]
     twins = summary_sentence(compare({"none": plain, "m": plain}, resamples=100))
     assert twins == "Nothing beats plain training, so keep it: no method changes the accuracy of any seed."
+    # A hard seed that only plain training finished: both figures are over the seeds in common.
+    some = records(("none", "x"), seeds=5, skill=2.0)
+    rows = compare({**some, "x": some["x"][1:]}, resamples=200)
+    row, base = rows.row("x", "accuracy"), rows.row("none", "accuracy")
+    assert row.difference is not None and row.difference.seeds == 4 and row.mean - row.difference.mean != base.mean
+    assert f"against {100 * (row.mean - row.difference.mean):.1f} %" in summary_sentence(rows)
     alone = compare({"none": records()["none"]}, resamples=100)
     assert "nothing to compare" in summary_sentence(alone)
 
