@@ -16,7 +16,7 @@ import pytest
 from mixwell import calibration
 from mixwell.cli import main
 from mixwell.errors import DataError, OptionError, RunError
-from mixwell.papers import measured, output, planning, protocols, runner, sources, tables
+from mixwell.papers import measured, output, packs, pictures, planning, protocols, runner, sources, tables
 from mixwell.papers.measured import Cell, Measured, Outputs
 from mixwell.papers.pairs import FAILS, HOLDS, UNKNOWN, UNSURE
 
@@ -133,7 +133,7 @@ def test_tables_come_from_records_alone(smoke: Any, tmp_path: Path, capsys: pyte
     assert main(["paper", "pack", str(folder), str(tmp_path / "pack")]) == 0
     assert "MB" in capsys.readouterr().out
     packed, whole = (json.loads((at / "table.json").read_text()) for at in (tmp_path / "pack", folder))
-    assert packed.pop("command") != whole.pop("command") and packed == whole
+    assert packed.pop("commands") != whole.pop("commands") and packed == whole
     assert (tmp_path / "pack" / "figure.svg").read_bytes() == before["figure.svg"]
     first = next(iter(protocols.get("nlu-figure2").cells("smoke")))
     content = b"".join(file.read_bytes() for file in (tmp_path / "pack").iterdir())
@@ -141,6 +141,24 @@ def test_tables_come_from_records_alone(smoke: Any, tmp_path: Path, capsys: pyte
     with open(Path(sources.__file__).parents[1] / "data" / "sample" / "test.csv", encoding="utf-8") as stream:
         texts = [line.split(",")[0].strip('"') for line in stream][1:50]
     assert not any(text.encode() in content for text in texts if len(text) > 15)
+
+
+def test_the_picture_shows_differences_with_intervals(smoke: Any) -> None:
+    made = output.write(smoke("amplify-table3"))
+    assert (smoke("amplify-table3") / pictures.NAME).is_file()
+    assert f"({pictures.NAME})" in (smoke("amplify-table3") / "table.md").read_text()
+    bare = [{**cell, "difference": None} for cell in made["cells"]]
+    assert pictures.draw({**made, "cells": bare}) is None
+    for cell in made["cells"]:
+        if cell["difference"] is not None:
+            cell["difference"] |= {"mean": -1.5, "lo": -2.0, "hi": -1.0}
+        cell["published_value"] = 80.0 + (cell["row"] != made["plain"])
+    shown = pictures.panels(made)
+    rows = {cell["row"] for cell in made["cells"]} - {made["plain"]}
+    assert [{bar.label for bar in bars} for bars in shown.values()] == [rows]
+    assert all(bar.published == 1.0 and (bar.mean, bar.lo, bar.hi) == (-1.5, -2.0, -1.0) for bar in shown["sample, 96"])
+    picture = pictures.draw(made)
+    assert picture is not None and picture.lstrip().startswith("<?xml")
 
 
 def test_a_changed_pack_is_refused(smoke: Any, tmp_path: Path) -> None:
@@ -153,10 +171,36 @@ def test_a_changed_pack_is_refused(smoke: Any, tmp_path: Path) -> None:
         measured.read(path)
 
 
+def test_parts_make_one_pack(smoke: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An experiment may be run in parts, on several days or machines."""
+    folder = smoke("audit")
+    whole = measured.read(output.pack(folder, tmp_path / "whole"))
+    rows = list(dict.fromkeys(cell.row for cell in whole.cells))
+    parts = []
+    for name, kept in (("first", rows[:3]), ("second", rows[2:])):  # they have a row in common
+        run = {**whole.run, "command": [name], "cut": [f"--rows {name}."], "missing": 0}
+        run["cells"] = [each for each in whole.run["cells"] if each["row"] in kept]
+        parts.append(measured.Measured(run, tuple(cell for cell in whole.cells if cell.row in kept)))
+    both = packs.joined(*parts, "there")
+    assert [cell.key for cell in both.cells] == [cell.key for cell in whole.cells] and both.missing == 0
+    assert tables.build(both)["cells"] == tables.build(whole)["cells"]
+    assert tables.build(both)["commands"] == [["first"], ["second"]]
+    assert both.run["cut"] == ["--rows first.", "--rows second."]
+    other = dataclasses.replace(parts[0], run={**parts[0].run, "scale": "small"})
+    with pytest.raises(RunError, match="there has scale small, not smoke"):
+        packs.joined(other, parts[1], "there")
+    assert main(["paper", "pack", str(folder), str(tmp_path / "whole"), "--add"]) == 0
+    assert (tmp_path / "whole" / "report-sample.html").is_file()
+    again = (tmp_path / "whole" / "table.md").read_text()
+    assert again.count("mixwell paper run audit") == 2 and "## Commands" in again
+    with pytest.raises(RunError, match="not a pack"):
+        output.pack(folder, folder, add=True)
+
+
 def test_one_cell_reruns_to_the_same_number(smoke: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = output.pack(smoke("audit"), tmp_path / "pack")
     assert main(["paper", "rerun", str(path), "--cell", "2"]) == 0
-    assert "the same numbers" in capsys.readouterr().out
+    assert "the same numbers, bit for bit" in capsys.readouterr().out
     with pytest.raises(RunError, match="none of number 99"):
         runner.rerun(path, None, 99)
 

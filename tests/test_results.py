@@ -23,7 +23,7 @@ def test_there_are_some() -> None:
 def test_tables_regenerate_from_the_records(folder: Path, tmp_path: Path) -> None:
     copy = tmp_path / folder.name
     shutil.copytree(folder, copy)
-    made = [name for name in ("table.md", "table.json", "figure.svg") if (folder / name).is_file()]
+    made = [name for name in ("table.md", "table.json", "figure.svg", "differences.svg") if (folder / name).is_file()]
     for name in made:
         (copy / name).unlink()
     output.write(copy)

@@ -122,11 +122,15 @@ def table(folder: _Folder, level: _Level = 0.95) -> None:
 
 
 @app.command()
-def pack(folder: _Folder, target: Annotated[str, typer.Argument(help="The folder to write.")]) -> None:
+def pack(
+    folder: _Folder,
+    target: Annotated[str, typer.Argument(help="The folder to write.")],
+    add: Annotated[bool, typer.Option("--add", help="Add to the pack there: for a run in parts, by --only.")] = False,
+) -> None:
     """Write compact records, for committing: predictions and times, neither texts nor paths."""
     from mixwell.papers import output
 
-    path = output.pack(folder, target)
+    path = output.pack(folder, target, add=add)
     size = sum(file.stat().st_size for file in path.iterdir() if file.is_file())
     print(f"packed {folder} to {path}: {size / 1e6:.2f} MB")
 

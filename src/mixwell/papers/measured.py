@@ -1,21 +1,14 @@
-"""What a run has measured, from its records or from a pack of them.
+"""What a run has measured, from its records or from a pack of them (see `packs`).
 
-Tables are made from a compact form of the records, which is all that a pack holds:
-
-    PACK/run.json               as in the run's folder, without the user's paths
-    PACK/cells.jsonl            a line a cell: its identity (whose hash is its name), metrics, epochs and times
-    PACK/outputs.safetensors    for every test row its class, the predicted class, and the log-probabilities of both in
-                                half precision; the test labels once for each test set
-
-Accuracy, F1, MCC, NLL and ECE can be computed from these anew, on any resample of the test rows: what mass is left is
-spread evenly over the other classes. Other classes' probabilities, validation outputs and texts are not kept. Means and
-standard deviations in tables are of the exact metrics; the compact outputs serve for the intervals.
+Tables are made from a compact form of the records, which is all that a pack holds: for every test row its class, the
+predicted class, and the log-probabilities of both in half precision. Accuracy, F1, MCC, NLL and ECE can be computed
+from these anew, on any resample of the test rows: what mass is left is spread evenly over the other classes. Other
+classes' probabilities, validation outputs and texts are not kept. Means and standard deviations in tables are of the
+exact metrics; the compact outputs serve for the intervals.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -26,11 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mixwell.compare.records import CorruptRecord, Record, Records
-from mixwell.compare.spec import BASELINE, canonical
+from mixwell.compare.spec import BASELINE
 from mixwell.compare.statistics import SeedResult
 from mixwell.compare.summary import Summary, summarise
-from mixwell.errors import RunError
-from mixwell.files import atomic_path, write_json, write_text
 from mixwell.papers.planning import FORMAT
 from mixwell.papers.protocols import get
 from mixwell.runs import read_json
@@ -141,10 +132,12 @@ def read(folder: str | Path) -> Measured:
     Raises:
         RunError: it is neither, or a file is damaged.
     """
+    from mixwell.papers import packs
+
     path = Path(folder)
     run = read_json(path / "run.json", FORMAT, "the folder of a paper's run")
     if run["records"] == PACKED:
-        return Measured(run, tuple(_unpacked(path, run)), tuple(map(tuple, run["failed"])), run["missing"])
+        return Measured(run, tuple(packs.cells(path, run)), tuple(map(tuple, run["failed"])), run["missing"])
     records = Records(path / run["records"])
     curve = get(run["experiment"]).curve is not None
     cells, failed, missing = [], [], 0
@@ -212,43 +205,6 @@ def _cell(place: Mapping[str, Any], record: Record, curve: bool) -> Cell:
                 outputs=outputs)  # fmt: skip
 
 
-# --- packs -----------------------------------------------------------------------------------------------------------
-
-
-def pack(folder: str | Path, target: str | Path) -> Path:
-    """Write the compact records of a run to a folder for committing: neither texts nor the user's paths.
-
-    Args:
-        folder: of the run.
-        target: the folder to write to.
-    """
-    from safetensors.numpy import save_file
-
-    found, path = read(folder), Path(target)
-    if path.exists() and any(path.iterdir()) and not (path / "run.json").is_file():
-        raise RunError(f"{path} is not empty and no pack; name another folder")
-    lines, arrays = [], {}
-    for cell in found.cells:
-        name = hashlib.sha256(cell.outputs.labels.tobytes()).hexdigest()[:12]
-        arrays[f"labels/{name}"] = cell.outputs.labels
-        arrays[f"{cell.key}/predicted"] = cell.outputs.predicted
-        arrays[f"{cell.key}/log_p"] = cell.outputs.log_p
-        whole = {"labels": name, "classes": cell.outputs.classes}
-        lines.append({"key": cell.key, "identity": dict(cell.identity), "result": dict(cell.result), "outputs": whole})
-    unique = {line["key"]: line for line in lines}
-    run = {**found.run, "records": PACKED, "failed": found.failed, "missing": found.missing}
-    run |= {"command": anonymous(found.run["command"]), "request": {**found.run["request"], "data": None}}
-    if "/" in run["model"] and Path(run["model"]).expanduser().is_dir():
-        run["model"] = Path(run["model"]).name
-        run["request"]["model"] = run["model"]
-    path.mkdir(parents=True, exist_ok=True)
-    write_text(path / "cells.jsonl", "".join(json.dumps(line, sort_keys=True) + "\n" for line in unique.values()))
-    with atomic_path(path / "outputs.safetensors") as place:
-        save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, place)
-    write_json(path / "run.json", run)
-    return path
-
-
 def anonymous(command: list[str]) -> list[str]:
     """A command line with words in the place of the user's folders."""
     stands = {"--data": "DATA", "--output": "OUTPUT", "-o": "OUTPUT", "--records": "RECORDS", "--cache-dir": "CACHE"}
@@ -260,29 +216,3 @@ def anonymous(command: list[str]) -> list[str]:
         else:
             made.append(stands.get(made[-1], word) if made else word)
     return made
-
-
-def _unpacked(path: Path, run: Mapping[str, Any]) -> list[Cell]:
-    from safetensors import SafetensorError
-    from safetensors.numpy import load_file
-
-    try:
-        arrays = load_file(path / "outputs.safetensors")
-        text = (path / "cells.jsonl").read_text(encoding="utf-8")
-        lines = {line["key"]: line for line in map(json.loads, text.splitlines())}
-    except (OSError, SafetensorError, ValueError, KeyError) as error:
-        raise RunError(f"{path}: the pack is damaged ({error}); bring it back from the repository") from error
-    cells = []
-    for place in run["cells"]:
-        line = lines.get(place["key"])
-        if line is None:
-            continue
-        if hashlib.sha256(canonical(line["identity"]).encode()).hexdigest()[:40] != place["key"]:
-            raise RunError(f"{path}: cell {place['key'][:12]} does not belong to its identity; the pack was changed")
-        key, about = place["key"], line["outputs"]
-        outputs = Outputs(
-            arrays[f"labels/{about['labels']}"], arrays[f"{key}/predicted"], arrays[f"{key}/log_p"], about["classes"]
-        )
-        place = {**place, "metrics": tuple(place["metrics"])}
-        cells.append(Cell(**place, identity=line["identity"], result=line["result"], outputs=outputs))
-    return cells

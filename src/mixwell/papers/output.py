@@ -23,7 +23,7 @@ def write(folder: str | Path, level: float = 0.95) -> dict[str, Any]:
         RunError: the folder is neither.
     """
     from mixwell.compare import export
-    from mixwell.papers import figures, measured, tables
+    from mixwell.papers import figures, measured, pictures, tables
 
     path = Path(folder)
     if (path / "figure.json").is_file():
@@ -34,7 +34,10 @@ def write(folder: str | Path, level: float = 0.95) -> dict[str, Any]:
     experiment = get(made["experiment"])
     if experiment.curve is not None and found.cells:
         write_text(path / "figure.svg", figures.curves(found, experiment))
-    write_text(path / "table.md", markdown(made))
+    picture = pictures.draw(made)
+    if picture is not None:
+        write_text(path / pictures.NAME, picture)
+    write_text(path / "table.md", markdown(made, pictures.NAME if picture else None))
     summary = measured.summary(path, level)
     if summary is not None:
         write_text(
@@ -43,25 +46,33 @@ def write(folder: str | Path, level: float = 0.95) -> dict[str, Any]:
     return made
 
 
-def pack(folder: str | Path, target: str | Path) -> Path:
-    """Write the compact records of a run and the tables made of them to a folder for committing."""
-    from mixwell.papers import figures, measured
+def pack(folder: str | Path, target: str | Path, *, add: bool = False) -> Path:
+    """Write the compact records of a run and the tables made of them to a folder for committing.
+
+    Args:
+        folder: of the run.
+        target: the folder to write to.
+        add: keep what is packed there, as `packs.pack` says; the page of the part is then one more file.
+    """
+    from mixwell.papers import figures, measured, packs
 
     source = Path(folder)
     if (source / "figure.json").is_file():
         return figures.pack(source, Path(target))
-    path = measured.pack(source, target)
+    path = packs.pack(source, target, add=add)
     write(path)
     if (source / PAGE).is_file():  # a pack has too little for it: it comes from the whole records
-        write_text(path / PAGE, (source / PAGE).read_text(encoding="utf-8"))
+        parts = list(dict.fromkeys(cell.dataset for cell in measured.read(source).cells))
+        name = f"report-{'-'.join(parts)}.html" if add else PAGE
+        write_text(path / name, (source / PAGE).read_text(encoding="utf-8"))
     return path
 
 
 # --- Markdown --------------------------------------------------------------------------------------------------------
 
 
-def markdown(made: Mapping[str, Any]) -> str:
-    """The tables as Markdown."""
+def markdown(made: Mapping[str, Any], picture: str | None = None) -> str:
+    """The tables as Markdown, with a picture if there is one beside it."""
     about = [
         f"# {made['experiment']}: {made['title']}",
         f"{made['number'].removeprefix('none: ')} of {made['paper']}.",
@@ -73,6 +84,8 @@ def markdown(made: Mapping[str, Any]) -> str:
     ]
     if made["scale"] == "smoke":
         about.append("**A smoke run: sample data and a tiny random model. It says nothing about the paper.**")
+    if picture:
+        about.append(f"![Differences with intervals]({picture})")
     parts = ["\n\n".join(about)]
     places = list(dict.fromkeys((cell["dataset"], cell["size"]) for cell in made["cells"]))
     parts += [_place(made, place) for place in places]
@@ -217,5 +230,6 @@ def _rest(made: Mapping[str, Any]) -> str:
         parts.append(f"## Ours\n\nNot stated in the paper, so ours unless the scale has others: {ours}.")
     if made["notes"]:
         parts.append("## Remarks\n\n" + "\n".join(f"- {text}" for text in made["notes"]))
-    parts.append(f"## Command\n\n```\n{' '.join(made['command'])}\n```")
+    commands = "\n".join(" ".join(command) for command in made["commands"])
+    parts.append(f"## {'Commands' if len(made['commands']) > 1 else 'Command'}\n\n```\n{commands}\n```")
     return "\n\n".join(parts)

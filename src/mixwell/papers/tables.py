@@ -49,7 +49,7 @@ def build(measured: Measured, level: float = 0.95) -> dict[str, Any]:
         "paper": f"{experiment.paper.authors}: {experiment.paper.title}. {experiment.paper.reference}",
         "scale": run["scale"],
         "model": run["model"],
-        "command": run["command"],
+        "commands": [*run.get("earlier", []), run["command"]],
         "level": level,
         "best_epoch": words,
         "spread": experiment.spread_kind,
