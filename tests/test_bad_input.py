@@ -82,6 +82,19 @@ WRONG = {
     "class weights": (table(), ["--class-weights", "heavy"], "class_weights"),
     "patience": (table(), ["--patience", "-1"], "patience"),
     "seed": (table(), ["--seed", "-1"], "seed"),
+    "large seed": (table(), ["--seed", str(2**40)], "seed must be below"),
+    "tracker that is not there": (table(), ["--report-to", "wombat"], "--report-to wombat"),
+    "argument that fails in training": (table(), ["--set", "gradient_accumulation_steps=0"],
+                                        "--set gradient_accumulation_steps=0"),
+    "argument that fails in evaluation": (table(), ["--set", "eval_accumulation_steps=0"], "eval_accumulation_steps"),
+    "validation rows dropped": (table(), ["--set", "dataloader_drop_last=true"], "dataloader_drop_last"),
+    "a secret": (table(), ["--set", "hub_token=abc"], "hub_token"),
+    "smoothing of numbers": ("text,label\n" + "".join(f"{t},{at / 7}\n" for at, (t, _) in enumerate(rows(30))),
+                             ["--task", "regression", "--label-smoothing", "0.1"], "label_smoothing"),
+    "0 and 1 for each label": ("text,label\n" + "".join(f'{t},"[{at % 2},{1 - at % 2}]"\n'
+                               for at, (t, _) in enumerate(rows(30))), [], "names of the labels that apply"),
+    "no header": (table(header="a good film,pos"), [], "read as the header"),
+    "cache of nobody": (table(), ["--cache-dir", "/dev/null/x"], "/dev/null"),
 }  # fmt: skip
 
 
@@ -107,6 +120,13 @@ def test_unseen_test_label(attempt: Any, tmp_path: Path) -> None:
     code, err = attempt(table(), "--test", tmp_path / "test.csv")
     assert code == 2
     assert "odd" in err
+    assert "test.csv: row 11, column 'label'" in err
+
+
+def test_long_numbers_are_labels(attempt: Any) -> None:
+    names = {"pos": 9000000000000000001, "neg": 9000000000000000002}
+    code, _ = attempt("text,label\n" + "".join(f"{text},{names[label]}\n" for text, label in rows(60)))
+    assert code == 0
 
 
 @pytest.mark.parametrize(
@@ -152,6 +172,16 @@ def test_models(attempt: Any, tiny: Path, tmp_path: Path) -> None:
     (folder / "tokenizer_config.json").unlink()  # transformers then makes up a vocabulary of special tokens
     code, err = attempt(table(), model=folder)
     assert (code, "knows no words" in err) == (2, True)
+    for key, value in (("num_hidden_layers", 3), ("hidden_size", 32)):
+        folder = broken(f"wrong {key}")
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps({**config, key: value}))
+        code, err = attempt(table(), model=folder)
+        assert (code, "weights do not fit its config" in err) == (2, True), err
+    (folder / "config.json").write_text("[]")
+    assert attempt(table(), model=folder)[0] == 2
+    (folder / "config.json").write_text(json.dumps({**config, "hidden_size": "big"}))
+    assert attempt(table(), model=folder)[0] == 2
     code, err = attempt(table(), model=tmp_path / "nowhere")
     assert (code, "no such folder" in err) == (2, True)
     code, err = attempt(table(), model="someone/some-model")

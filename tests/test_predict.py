@@ -8,6 +8,7 @@ import csv
 import io
 import itertools
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -131,8 +132,32 @@ def test_what_cannot_be_predicted(run: Path, classifier: Any, tmp_path: Path) ->
         choose_format("parquet", None)
     with pytest.raises(MixwellError):
         list(classifier.records(tmp_path / "none.csv"))
-    assert main("predict", run, tmp_path / "none.csv") == 2
+    for name in ("none.csv", "none.CSV.gz", "none.tab", "none.xlsx"):
+        assert main("predict", run, tmp_path / name) == 2
+    assert main("predict", run, "please read notes.txt") == 0  # a text
+    assert main("predict", run, " ") == 2
+    assert main("predict", run, "a film", "-o", tmp_path / "out.xlsx") == 2
+    assert main("predict", run, "a film", "--device", "meta") == 2
+    assert main("predict", "~nobody-at-all/run", "a film") == 2
     assert classifier.predict([]).labels == []
+
+
+def test_a_damaged_model(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from safetensors.numpy import load_file, save_file
+
+    folder = tmp_path / "model"
+    shutil.copytree(run / "model", folder)
+    weights = load_file(folder / "model.safetensors")
+    save_file(
+        {f"other.{name}": value for name, value in weights.items()}, folder / "model.safetensors", {"format": "pt"}
+    )
+    assert main("predict", folder, "a film") == 2
+    assert "weights lack" in capsys.readouterr().err
+    shutil.copy(run / "model" / "model.safetensors", folder)
+    record = json.loads((folder / "mixwell.json").read_text())
+    (folder / "mixwell.json").write_text(json.dumps({"format": record["format"]}))
+    assert main("predict", folder, "a film") == 2
+    assert "cannot be loaded" in capsys.readouterr().err
 
 
 def test_pairs(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

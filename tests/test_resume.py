@@ -18,7 +18,7 @@ import pytest
 
 from test_training import calm, data_file, settings, tiny  # noqa: F401
 
-KILLS = int(os.environ.get("MIXWELL_KILLS", "3"))
+KILLS = int(os.environ.get("MIXWELL_KILLS", "10"))
 PRELOAD = ["transformers", "transformers.models.bert.modeling_bert", "transformers.trainer", "datasets",
            "mixwell.training", "mixwell.modelcard", "mixwell.data", "mixwell.mixer", "matplotlib.figure"]  # fmt: skip
 
@@ -54,6 +54,14 @@ def job(kind: str, values: dict[str, Any] | None, folder: str, blow: str, code: 
         runs.RunFolder.finish = die  # type: ignore[method-assign]
     elif blow == "cleaning":
         runs.remove_checkpoints = die
+    elif blow.startswith("late signal"):
+        evaluate = modelcard.logits
+
+        def interrupted(*args: Any, **kwargs: Any) -> Any:
+            os.kill(os.getpid(), int(blow.split()[2]))
+            return evaluate(*args, **kwargs)
+
+        modelcard.logits = interrupted
     elif blow.startswith("signal"):
         number, step = int(blow.split()[1]), int(blow.split()[2])
         from transformers import TrainerCallback
@@ -176,6 +184,15 @@ def test_stop_by_signal(processes: Any, undisturbed: Any, tmp_path: Path, number
     assert not (tmp_path / "run" / "metrics.json").exists()
     assert finish(processes, "resume", wanted) == 0
     same(undisturbed[1], tmp_path / "run", exact=False)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_stop_after_training(processes: Any, undisturbed: Any, tmp_path: Path, number: int) -> None:
+    """While the trained model is evaluated there is nothing to save, but the user is told how to go on."""
+    wanted = disturbed(undisturbed, tmp_path / "run")
+    assert finish(processes, "train", wanted, f"late signal {int(number)}") == 100 + number
+    assert finish(processes, "resume", wanted) == 0
+    same(undisturbed[1], tmp_path / "run")
 
 
 def test_grouping_accumulation_and_early_stopping(processes: Any, undisturbed: Any, tmp_path: Path) -> None:

@@ -165,9 +165,12 @@ def mcc_from_counts(tp: ArrayLike, predicted: ArrayLike, support: ArrayLike) -> 
     return np.where(spread > 0, cov / np.sqrt(np.where(spread > 0, spread, 1.0)), 0.0)
 
 
-def _counts(scores: ArrayLike, labels: ArrayLike) -> tuple[Ints, Ints, Ints]:
+def _counts(scores: ArrayLike, labels: ArrayLike, task: str = SINGLE) -> tuple[Ints, Ints, Ints]:
     """Hits, predictions and support per class, each (C,)."""
     s, y = np.asarray(scores), np.asarray(labels)
+    if task == MULTI:
+        chosen, there = s > 0, y > 0.5
+        return (chosen & there).sum(axis=0), chosen.sum(axis=0), there.sum(axis=0)
     pred, c = s.argmax(axis=1), s.shape[1]
     hits = np.bincount(y[pred == y], minlength=c)
     return hits, np.bincount(pred, minlength=c), np.bincount(y, minlength=c)
@@ -183,9 +186,15 @@ def mcc(scores: ArrayLike, labels: ArrayLike) -> float:
     return float(mcc_from_counts(*_counts(scores, labels)))
 
 
-def classwise(scores: ArrayLike, labels: ArrayLike) -> dict[str, NDArray[Any]]:
-    """Precision, recall, F1 and support per class, each (C,); 0 where a ratio is 0/0."""
-    tp, predicted, support = _counts(scores, labels)
+def classwise(scores: ArrayLike, labels: ArrayLike, task: str = SINGLE) -> dict[str, NDArray[Any]]:
+    """Precision, recall, F1 and support per class, each (C,); 0 where a ratio is 0/0.
+
+    Args:
+        scores: (N, C) logits.
+        labels: (N,), or (N, C) of 0 and 1 for multi label.
+        task: single or multi label.
+    """
+    tp, predicted, support = _counts(scores, labels, task)
     return {
         "precision": tp / np.maximum(predicted, 1),
         "recall": tp / np.maximum(support, 1),

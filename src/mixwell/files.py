@@ -68,7 +68,10 @@ def write_bytes(target: str | os.PathLike[str], data: bytes) -> None:
 
 def write_json(target: str | os.PathLike[str], value: Any) -> None:
     """Write `value` to `target` atomically, as indented JSON with a final newline."""
-    write_text(target, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+    text = json.dumps(value, indent=2, ensure_ascii=False)
+    if any("\ud800" <= letter <= "\udfff" for letter in text):  # of a file name that is no UTF-8
+        text = json.dumps(value, indent=2)
+    write_text(target, text + "\n")
 
 
 @contextlib.contextmanager

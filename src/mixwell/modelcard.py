@@ -10,7 +10,7 @@ import numpy as np
 
 from mixwell import calibration, runs
 from mixwell.errors import RunError
-from mixwell.files import atomic_folder, atomic_path, write_json, write_text
+from mixwell.files import atomic_folder, atomic_path, home, write_json, write_text
 from mixwell.prediction import MODEL_FORMAT, logits
 
 if TYPE_CHECKING:
@@ -39,8 +39,8 @@ def make_record(
     """
     values = settings.to_dict()
     for name in ("data", "model", "validation", "test"):  # so that --resume works from any folder
-        if isinstance(values[name], str) and Path(values[name]).expanduser().exists():
-            values[name] = str(Path(values[name]).expanduser().resolve())
+        if isinstance(values[name], str) and home(values[name]).exists():
+            values[name] = str(home(values[name]).resolve())
     return {
         "settings": values,
         "mixer": mixer,
@@ -78,7 +78,10 @@ def temperature_of(found: Any, labels: Any, task: str) -> tuple[float | None, st
         return None, None
     fitted = calibration.fit_temperature(found, labels, task)
     if fitted <= calibration.MIN_TEMPERATURE:
-        return 1.0, "all validation rows are predicted right: too few to fit a temperature, so it stays at 1"
+        return 1.0, (
+            "the best temperature is the lowest allowed (all validation rows are predicted right, or the logits hardly "
+            "differ), so it stays at 1: more validation rows or longer training are needed to fit one"
+        )
     if fitted >= calibration.MAX_TEMPERATURE:
         return fitted, "the model has learned next to nothing: the best temperature is the highest allowed"
     return fitted, None
@@ -97,8 +100,8 @@ def evaluate(found: Any, labels: Any, task: str, temperature: float | None, name
     result: dict[str, Any] = {"rows": len(found), "before": calibration.metrics(found, labels, task)}
     if temperature is not None:
         result["after"] = calibration.metrics(found, labels, task, temperature)
-    if task == calibration.SINGLE:
-        each = calibration.classwise(found, labels)
+    if task != calibration.REGRESSION:
+        each = calibration.classwise(found, labels, task)
         result["per_class"] = {
             name: {
                 "precision": float(each["precision"][at]),

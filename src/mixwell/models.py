@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -53,6 +53,13 @@ class LoadedModel:
     commit: str | None = None
     trusted: bool = False
     notes: list[str] = field(default_factory=list)
+
+
+def load_errors() -> tuple[type[Exception], ...]:
+    """What `from_pretrained` raises for files that are missing, damaged or do not go together."""
+    from huggingface_hub.errors import StrictDataclassError
+
+    return (OSError, ValueError, KeyError, ImportError, RuntimeError, TypeError, AttributeError, StrictDataclassError)
 
 
 def resolve(name: str) -> str:
@@ -165,16 +172,23 @@ def load(
     try:
         tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=trust_remote_code)
         set_seed(seed)
-        model = AutoModelForSequenceClassification.from_pretrained(
+        model, loading = AutoModelForSequenceClassification.from_pretrained(
             source,
             trust_remote_code=trust_remote_code,
             use_safetensors=True,
             dtype=torch.float32,
             ignore_mismatched_sizes=True,
+            output_loading_info=True,
             **options,
         )
-    except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
+    except load_errors() as error:
         raise OptionError(_load_message(name, source, error)) from error
+    if lacking := lost_weights(model, loading):
+        raise OptionError(
+            f"model {name}: its weights do not fit its config: {lacking[0]} is missing or has another shape"
+            f"{f' (so are {len(lacking) - 1} more)' if lacking[1:] else ''}; put the right config.json and "
+            f"model.safetensors together"
+        )
     if len(tokenizer) - len(set(tokenizer.all_special_tokens)) < 2:
         raise OptionError(
             f"model {name}: its tokenizer knows no words; put the files of the tokenizer (tokenizer.json, vocab.txt or "
@@ -199,6 +213,21 @@ def load(
         trusted=trust_remote_code,
         notes=notes,
     )
+
+
+def lost_weights(model: Any, loading: Mapping[str, Any], *, head: bool = False) -> list[str]:
+    """The names of weights that were not loaded and have random values instead.
+
+    Args:
+        model: the model.
+        loading: what `from_pretrained` says with `output_loading_info=True`.
+        head: count those of the head too; without it a head, and the pooler under it, may be new.
+    """
+    names = [*loading["missing_keys"], *(each[0] for each in loading["mismatched_keys"])]
+    body = f"{model.base_model_prefix}."
+    if not head:
+        names = [name for name in names if name.startswith(body) and "pooler" not in name]
+    return sorted(names)
 
 
 def default_learning_rate(parameters: int) -> float:

@@ -14,12 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mixwell.errors import OptionError, RunError
-from mixwell.files import atomic_path
+from mixwell.files import atomic_path, home
 from mixwell.runs import read_json
 
 MODEL_FORMAT = "mixwell model 1"
 FORMATS = ("table", "csv", "jsonl", "parquet")
-_SUFFIXES = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
+_FILES = (".csv", ".tsv", ".tab", ".jsonl", ".ndjson", ".json", ".parquet", ".txt", ".xlsx", ".xls", ".arrow")
+_SUFFIXES = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet", ".txt": "table"}
 
 
 def logits(model: Any, tokenizer: Any, rows: Any, *, batch_size: int = 64) -> NDArray[np.float32]:
@@ -124,10 +125,10 @@ class Classifier:
         import torch
         from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-        from mixwell.models import check_folder
+        from mixwell.models import check_folder, load_errors, lost_weights
         from mixwell.training import quiet_libraries
 
-        folder = Path(path).expanduser()
+        folder = home(path)
         if not folder.is_dir():
             raise RunError(f"{folder}: no such run folder")
         if (folder / "run.json").is_file():
@@ -143,18 +144,25 @@ class Classifier:
         try:
             with quiet_libraries():
                 tokenizer = AutoTokenizer.from_pretrained(str(folder), trust_remote_code=trust_remote_code)
-                model = AutoModelForSequenceClassification.from_pretrained(
-                    str(folder), use_safetensors=True, trust_remote_code=trust_remote_code
+                model, loading = AutoModelForSequenceClassification.from_pretrained(
+                    str(folder), use_safetensors=True, trust_remote_code=trust_remote_code, output_loading_info=True
                 )
-        except (OSError, ValueError, KeyError, ImportError) as error:
+            made = cls(model.eval(), tokenizer, record)
+        except load_errors() as error:
             raise RunError(f"{folder}: the model cannot be loaded ({' '.join(str(error).split())})") from error
+        if lost := lost_weights(model, loading, head=True):
+            raise RunError(
+                f"{folder}: the model's weights lack {lost[0]}; bring the folder back as it was, or train anew"
+            )
         if device is None and torch.accelerator.is_available():
             device = str(torch.accelerator.current_accelerator())
         try:
+            if torch.device(device or "cpu").type == "meta":
+                raise RuntimeError("has no values")
             model.to(device or "cpu")
-        except (RuntimeError, AssertionError) as error:
+        except (RuntimeError, AssertionError, NotImplementedError) as error:
             raise OptionError(f"device {device!r}: {str(error).splitlines()[0]}; use cpu, or leave it out") from error
-        return cls(model.eval(), tokenizer, record)
+        return made
 
     def predict(
         self, texts: Sequence[str], text_pairs: Sequence[str] | None = None, *, batch_size: int = 64
@@ -253,8 +261,16 @@ def choose_format(format: str | None, output: str | None) -> str:
         if format not in FORMATS:
             raise OptionError(f"format {format!r} is unknown; use one of {', '.join(FORMATS)}")
         chosen = format
+    elif not output:
+        chosen = "table"
     else:
-        chosen = _SUFFIXES.get(Path(output).suffix.lower(), "csv") if output else "table"
+        suffix = Path(output).suffix.lower()
+        if suffix and suffix not in _SUFFIXES:
+            raise OptionError(
+                f"--output {output}: a file that ends in {suffix} cannot be written; name it .csv, .jsonl or .parquet, "
+                f"or choose with --format"
+            )
+        chosen = _SUFFIXES.get(suffix, "csv")
     if chosen == "parquet" and not output:
         raise OptionError("format parquet needs a file: name it with --output")
     return chosen
@@ -349,18 +365,22 @@ def _write_parquet(batches: Iterable[list[dict[str, Any]]], path: Path) -> int:
 
 
 def open_source(what: str) -> Any:
-    """What `mixwell predict` was given: a file, `-` for stdin, or a text."""
+    """What `mixwell predict` was given: a file, `-` for stdin, or a text.
+
+    One word that ends as data files do is a file, so that a wrong name is an error and not a text to classify.
+    """
     import sys
 
     if what == "-":
         return sys.stdin
-    known = (".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".parquet", ".txt")
-    path = Path(what)
+    if not what.strip():
+        raise OptionError("the text is empty; give a text, a file, or - for lines of stdin")
+    path = home(what)
     try:
-        path = path.expanduser()
         exists = path.exists()
-    except (OSError, RuntimeError, ValueError):  # a text too long for a file name, or one that begins with ~
+    except (OSError, ValueError):  # a text too long for a file name
         exists = False
-    if exists or path.name.removesuffix(".gz").endswith(known):
+    one_word = len(what.split()) == 1
+    if exists or (one_word and path.name.casefold().removesuffix(".gz").endswith(_FILES)):
         return path
     return [what]

@@ -35,6 +35,8 @@ FIXED = {
     "resume_from_checkpoint", "ignore_data_skip", "auto_find_batch_size", "enable_jit_checkpoint", "batch_eval_metrics",
     "prediction_loss_only", "include_for_metrics", "do_train", "do_eval", "do_predict", "push_to_hub", "log_level",
     "logging_nan_inf_filter", "remove_unused_columns", "label_names", "eval_do_concat_batches", "use_cache",
+    "dataloader_drop_last",  # it would drop validation rows too
+    "hub_token", "hub_model_id", "hub_strategy", "hub_private_repo", "hub_always_push", "hub_revision",
 }  # fmt: skip
 
 

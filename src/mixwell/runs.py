@@ -159,7 +159,16 @@ class RunFolder:
         Raises:
             RunError: it is missing, damaged or of another version.
         """
-        return read_json(self.path / "run.json", RUN_FORMAT, "a run folder")
+        record = read_json(self.path / "run.json", RUN_FORMAT, "a run folder")
+        if lost := {"settings", "data", "processes", "versions"} - record.keys():
+            raise RunError(f"{self.path / 'run.json'}: damaged (no {min(lost)!r})")
+        return record
+
+    def discard(self) -> None:
+        """Remove what a run that did not begin to train has written; the lock goes with it."""
+        for name in ("run.json", "splits.json"):
+            (self.path / name).unlink(missing_ok=True)
+        shutil.rmtree(self.checkpoints, ignore_errors=True)
 
     def finish(self, metrics: dict[str, Any], *, keep_checkpoints: bool) -> None:
         """Write metrics.json, the mark of a finished run, and then remove the checkpoints."""
@@ -410,6 +419,28 @@ class StopSignal:
             heard = heard.cuda()
         torch.distributed.all_reduce(heard, op=torch.distributed.ReduceOp.MAX)
         return int(heard) or None
+
+
+@contextlib.contextmanager
+def stoppable(path: Path) -> Iterator[None]:
+    """Let Ctrl-C and SIGTERM end what happens inside at once, and say how to go on with the run.
+
+    For what is not training: `StopSignal` takes over there, to write a checkpoint first.
+    """
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        name = signal.Signals(number).name
+        raise Interrupted(f"stopped by {name}; continue with `mixwell train --resume {path}`", number)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, stop) for number in SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 # --- errors and versions -----------------------------------------------------------------------------------------

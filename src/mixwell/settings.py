@@ -100,6 +100,8 @@ class TrainSettings:
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
                 raise OptionError(f"{name} must be a whole number of at least {least}, got {value!r}")
+        if self.seed >= 2**32:
+            raise OptionError(f"seed must be below 2**32, got {self.seed}")
         if self.learning_rate is not None and not 0 < self.learning_rate < 1:
             raise OptionError(f"learning_rate must lie between 0 and 1, got {self.learning_rate}")
         if not 0 <= self.weight_decay < 1:

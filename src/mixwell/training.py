@@ -10,14 +10,14 @@ import copy
 import dataclasses
 import functools
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mixwell import runs
-from mixwell.errors import OptionError, RunError
+from mixwell.errors import MixwellError, OptionError, RunError
 from mixwell.progress import (
     Reporter,
     best_metric,
@@ -130,20 +130,21 @@ def fit(
                     callbacks.append(watch_rows(test, tokenizer, settings.eval_batch_size, task))
                 if settings.patience:
                     callbacks.append(EarlyStoppingCallback(early_stopping_patience=settings.patience))
-                trainer = Trainer(
-                    model=model,
-                    args=arguments,
-                    train_dataset=train,
-                    # Sorted by length: less padding, and the order does not matter here.
-                    eval_dataset=validation.select(np.argsort(lengths, kind="stable")),
-                    data_collator=DataCollatorWithPadding(tokenizer),
-                    processing_class=tokenizer,
-                    compute_metrics=lambda found: calibration.metrics(found.predictions, found.label_ids, task),
-                    preprocess_logits_for_metrics=lambda logits, labels: (
-                        logits[0] if isinstance(logits, tuple) else logits
-                    ),
-                    callbacks=[*callbacks, *([keep] if keep is not None else []), mixer.callback()],
-                )
+                with refusals(settings):
+                    trainer = Trainer(
+                        model=model,
+                        args=arguments,
+                        train_dataset=train,
+                        # Sorted by length: less padding, and the order does not matter here.
+                        eval_dataset=validation.select(np.argsort(lengths, kind="stable")),
+                        data_collator=DataCollatorWithPadding(tokenizer),
+                        processing_class=tokenizer,
+                        compute_metrics=lambda found: calibration.metrics(found.predictions, found.label_ids, task),
+                        preprocess_logits_for_metrics=lambda logits, labels: (
+                            logits[0] if isinstance(logits, tuple) else logits
+                        ),
+                        callbacks=[*callbacks, *([keep] if keep is not None else []), mixer.callback()],
+                    )
                 trainer.remove_callback(PrinterCallback)
                 if settings.updates_per_batch > 1:
                     loader = Repeated(trainer.get_train_dataloader(), settings.updates_per_batch)
@@ -151,6 +152,7 @@ def fit(
                 set_seed(settings.seed)
                 try:
                     with (
+                        refusals(settings, lambda: trainer.state.log_history),
                         stop.watching() if checkpoints else nullcontext(),
                         runs.writing(checkpoints or Path(nowhere)),
                         runs.native_names(model),
@@ -182,6 +184,31 @@ def fit(
     )
 
 
+@contextmanager
+def refusals(settings: TrainSettings, log: Callable[[], list[dict[str, Any]]] = list) -> Iterator[None]:
+    """Say which settings of the user's it may be that Trainer, or a library it calls, fails over.
+
+    After the first evaluation they have shown that they work, and a failure is something else.
+
+    Args:
+        settings: of the run.
+        log: gives Trainer's history.
+    """
+    import torch
+
+    try:
+        yield
+    except (MixwellError, torch.OutOfMemoryError, MemoryError):
+        raise
+    except Exception as error:
+        words = [f"--set {name}={value}" for name, value in settings.arguments.items()]
+        words += [f"--report-to {settings.report_to}"] if settings.report_to != "none" else []
+        if not words or any("eval_loss" in entry for entry in log()):
+            raise
+        why = " ".join(str(error).split()) or type(error).__name__
+        raise OptionError(f"Trainer does not work with {', '.join(words)}: {why}") from error
+
+
 def method_options(settings: TrainSettings, train: Any, task: str, classes: int) -> dict[str, Any]:
     """The options for `attach`, with label smoothing and class weights where they are asked for.
 
@@ -195,6 +222,8 @@ def method_options(settings: TrainSettings, train: Any, task: str, classes: int)
 
     options = dict(settings.method_options)
     if settings.label_smoothing:
+        if task == "regression":
+            raise OptionError("label_smoothing needs classes; the task is regression, so leave it out")
         options["label_smoothing"] = settings.label_smoothing
     if settings.class_weights == "balanced":
         if task != "single_label":
@@ -341,7 +370,7 @@ def _run(settings: TrainSettings, folder: RunFolder, reporter: Reporter, record:
     from mixwell.modelcard import make_record, read_metrics, write_results
 
     settings.check()
-    first = runs.rank() == 0
+    first, new = runs.rank() == 0, record is None
     if record is None and first:
         folder.check_new()
     if record is not None and folder.finished:
@@ -386,7 +415,7 @@ def _run(settings: TrainSettings, folder: RunFolder, reporter: Reporter, record:
         with attach(loaded.model, settings.method, **options) as mixer:
             about = mixer.to_dict()
         training_arguments(settings, found.task, 1e-5, str(folder.checkpoints))
-        with folder.lock(new=record is None) if first else nullcontext():
+        with folder.lock(new=record is None) if first else nullcontext(), runs.stoppable(folder.path):
             for note in notes:
                 reporter.note(note)
             if record is None:
@@ -407,6 +436,10 @@ def _run(settings: TrainSettings, folder: RunFolder, reporter: Reporter, record:
                     loaded.model, loaded.tokenizer, rows["train"], rows["validation"], settings,
                     task=found.task, reporter=reporter, checkpoints=folder.checkpoints, start=start, test=rows["test"],
                 )  # fmt: skip
+            except OptionError:
+                if first and new and start is None:
+                    folder.discard()  # so that the same command works once the option is put right
+                raise
             except (torch.OutOfMemoryError, MemoryError) as error:
                 raise RunError(
                     f"out of memory with batches of {settings.batch_size} rows of at most {length} tokens; train anew "

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from mixwell.compare.grid import Grid
 from mixwell.compare.spec import Candidate, CellSpec, Sample
 from mixwell.errors import MixwellError, OptionError
+from mixwell.files import home
 
 if TYPE_CHECKING:
     from mixwell.data import TextData
@@ -165,7 +166,7 @@ def _look_at(
         except MixwellError as error:
             raise type(error)(f"method {each.label} does not go with model {model}: {error}") from error
     base = {
-        "model": str(Path(model).expanduser().resolve()) if Path(model).expanduser().is_dir() else model,
+        "model": str(home(model).resolve()) if home(model).is_dir() else model,
         "weights": weights_fingerprint(loaded.source, loaded.commit),
         "trust_remote_code": grid.trust_remote_code,
         "max_test": grid.max_test if grid.max_test is None else min(grid.max_test, data.test.num_rows),

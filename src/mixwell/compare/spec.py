@@ -12,10 +12,10 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mixwell.errors import OptionError
+from mixwell.files import home
 
 if TYPE_CHECKING:
     from mixwell.data import TextData
@@ -52,8 +52,8 @@ class DataSource:
         changes = {}
         for name in ("data", "validation", "test", "splits_file"):
             value = getattr(self, name)
-            if isinstance(value, str) and Path(value).expanduser().exists():
-                changes[name] = str(Path(value).expanduser().resolve())
+            if isinstance(value, str) and home(value).exists():
+                changes[name] = str(home(value).resolve())
         return dataclasses.replace(self, **changes)  # type: ignore[arg-type]
 
     def load(self) -> TextData:

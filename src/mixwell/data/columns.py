@@ -228,7 +228,7 @@ def _only(rows: Rows, part: str, fit: list[str]) -> str:
     header = "" if rows.typed else "; the first line is read as the header"
     raise DataError(
         f"{rows.name}: cannot tell the {part} column among {_listed(rows.columns)} ({why}{header}); name "
-        f"it with {part}="
+        f"it with --{part} ({part}= in Python)"
     )
 
 

@@ -17,7 +17,7 @@ from .readers import Rows
 Scalar = tuple[str, str]
 Value = tuple[str, Any]
 
-_INTEGER = re.compile(r"[+-]?(0|[1-9]\d{0,17})")
+_INTEGER = re.compile(r"[+-]?(0|[1-9]\d*)")
 _LEADING_ZERO = re.compile(r"[+-]?0\d+")
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _KINDS = {"str": "texts", "int": "whole numbers", "float": "numbers", "bool": "booleans"}
@@ -162,6 +162,12 @@ class LabelCollector:
             sorted({index[canonical[scalar]] for scalar in (value[1] if value[0] == "list" else (value,))})
             for value in values
         ]
+        if multi and len({tuple(members) for members in sets}) == 1:
+            where, named = self.firsts[0].rsplit(": ", 1)[0], ", ".join(labels[at] for at in sets[0])
+            raise DataError(
+                f"{where}: column {self.column!r}: all rows have the same labels ({named}), so there is nothing to learn; "
+                f"write the names of the labels that apply, not 0 and 1 for each"
+            )
         arrays = {}
         for split, codes in self.codes.items():
             at = np.frombuffer(codes, dtype=np.int64)
@@ -220,7 +226,7 @@ class LabelCollector:
             raise self._fault(other, f"the labels mix {named}; write all of them in one way")
         whole = all(float(text).is_integer() for _, text in scalars)
         if whole and self.task in ("single_label", "multi_label"):
-            return "int", {scalar: str(int(float(scalar[1]))) for scalar in scalars}
+            return "int", {scalar: _whole(scalar[1]) for scalar in scalars}
         first = next(scalar for scalar in scalars if not _INTEGER.fullmatch(scalar[1]))
         advice = "use task 'regression' to predict numbers, "
         if whole:
@@ -228,6 +234,11 @@ class LabelCollector:
         else:
             advice += "or write class names as text"
         raise self._fault(scalars[first], f"the label {first[1]} is a float; {advice}")
+
+
+def _whole(text: str) -> str:
+    """A whole number without a sign + or decimals; of any length, so not by way of a float if it can be helped."""
+    return str(int(text) if _INTEGER.fullmatch(text) else int(float(text)))
 
 
 def _looks_listed(text: str) -> bool:

@@ -99,6 +99,12 @@ def load(
             opened.notes += [*rows.notes, f"{name} data from {rows.name}"]
     columns = find_columns(opened.splits["train"][0], text=text, text_pair=text_pair, label=label, task=task)
     tables, keys, encoded = _read(opened, columns, task, progress)
+    first = opened.splits["train"][0]
+    if label is None and not first.typed and columns.label in encoded.labels:
+        raise DataError(
+            f"{first.name}: the first line is read as the header, but its {columns.label!r} is a label of other rows; "
+            f"put a line with the columns' names on top, or name the label column with --label if this is one"
+        )
     for name in fractions:
         if name in tables:
             raise OptionError(f"{name}={fractions[name]}: {opened.name} has {name} data of its own; leave {name} out")
@@ -123,7 +129,7 @@ def load(
         data.notes.append(f"splits from {splits_file}")
     else:
         parts = _parts(data, fractions, split_seed)
-    _check_seen(data, whole, parts)
+    _check_seen(data, whole, parts, {name: rows[0].name for name, rows in opened.splits.items() if len(rows) == 1})
     if drop_leaks:
         _drop_leaks(data, whole, all_keys, parts)
     return make_text_data(
@@ -278,8 +284,15 @@ def _take(whole: Any, rows: Any) -> Any:
     return whole.take(rows)
 
 
-def _check_seen(data: TextData, whole: Any, parts: dict[str, Any]) -> None:
-    """Raise a `DataError` for a label of validation or test that train does not have."""
+def _check_seen(data: TextData, whole: Any, parts: dict[str, Any], files: dict[str, str]) -> None:
+    """Raise a `DataError` for a label of validation or test that train does not have.
+
+    Args:
+        data: the data, for names.
+        whole: all rows.
+        parts: which rows are in which split.
+        files: the file of each split of the source that is one file.
+    """
     if data.task == "regression":
         return
     label = whole["label"]
@@ -293,8 +306,10 @@ def _check_seen(data: TextData, whole: Any, parts: dict[str, Any]) -> None:
             at = strange[0]
             row = whole["row_id"][int(parts[name][members[name][at][0]])].as_py()
             more = f" (nor are {len(strange) - 1} more labels)" if strange[1:] else ""
+            split, _, number = row.partition(":")
+            where = f"{files[split]}: row {number}" if split in files else f"{data.source}: row {row}"
             raise DataError(
-                f"{data.source}: row {row}, column {data.columns['label']!r}: label {data.labels[at]!r} of "
+                f"{where}, column {data.columns['label']!r}: label {data.labels[at]!r} of "
                 f"{name} is not in train{more}; add train rows with it, or mend or remove the {name} rows"
             )
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import OptionError
-from ..files import atomic_folder
+from ..files import atomic_folder, home
 
 if TYPE_CHECKING:
     import datasets
@@ -27,7 +27,7 @@ def cache_folder(cache_dir: str | os.PathLike[str] | None = None) -> Path:
     """The cache folder: `cache_dir`, else `$MIXWELL_CACHE`, else `~/.cache/mixwell`."""
     if cache_dir is None:
         cache_dir = os.environ.get("MIXWELL_CACHE") or "~/.cache/mixwell"
-    return Path(cache_dir).expanduser()
+    return home(cache_dir)
 
 
 def tokenise(

@@ -20,7 +20,7 @@ import numpy as np
 
 from mixwell.compare.spec import canonical
 from mixwell.errors import RunError
-from mixwell.files import atomic_path, write_json, write_text
+from mixwell.files import atomic_path, home, write_json, write_text
 from mixwell.papers.measured import PACKED, Cell, Measured, Outputs, anonymous, read
 from mixwell.papers.protocols import get
 
@@ -50,7 +50,7 @@ def pack(folder: str | Path, target: str | Path, *, add: bool = False) -> Path:
 def _without_paths(found: Measured) -> dict[str, Any]:
     run = {**found.run, "records": PACKED, "failed": found.failed, "missing": found.missing}
     run |= {"command": anonymous(found.run["command"]), "request": {**found.run["request"], "data": None}}
-    if "/" in run["model"] and Path(run["model"]).expanduser().is_dir():
+    if "/" in run["model"] and home(run["model"]).is_dir():
         run["model"] = Path(run["model"]).name
         run["request"]["model"] = run["model"]
     return run

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from mixwell.compare.spec import CellSpec, Sample, candidate
 from mixwell.errors import DataError, MixwellError, OptionError, nearest
+from mixwell.files import home
 from mixwell.papers import sources
 from mixwell.papers.protocols import MODELS, Experiment, Located, Run, get
 
@@ -252,8 +253,8 @@ class _Model:
 
         self.made = made
         self.name = str(tiny_folder(made.request.cache_dir)) if name == "tiny" else name
-        if Path(self.name).expanduser().is_dir():
-            self.name = str(Path(self.name).expanduser().resolve())
+        if home(self.name).is_dir():
+            self.name = str(home(self.name).resolve())
         self.loaded = models.load(self.name, task=data.task, labels=data.labels)
         self.weights = weights_fingerprint(self.loaded.source, self.loaded.commit)
         self.rate = models.default_learning_rate(self.loaded.parameters)

@@ -55,6 +55,7 @@ from pathlib import Path
 from typing import Any
 
 from mixwell.errors import DataError, OptionError, nearest
+from mixwell.files import home
 
 __all__ = [
     "SCALES", "Claim", "DataSet", "Experiment", "Figure", "Located", "Model", "NotRun", "Number", "Paper", "Part",
@@ -172,7 +173,7 @@ class DataSet:
         if self.folder is None or root is None:
             where = f"a folder named {self.folder}" if self.folder else "a local folder"
             return Located(None, f"{self.title}: needs {where} below --data{instead}{more}")
-        path = Path(root).expanduser() / self.folder
+        path = home(root) / self.folder
         if not path.is_dir():
             return Located(None, f"{self.title}: there is no folder {path}; put it there{instead}{more}")
         files = _split_files(path)

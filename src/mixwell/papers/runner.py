@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mixwell.errors import RunError
-from mixwell.files import write_json
+from mixwell.files import home, write_json
 from mixwell.papers.planning import FORMAT, Request, plan
 from mixwell.papers.protocols import get
 
@@ -75,7 +75,7 @@ def run(
         view.note(text)
     for each in made.not_run:
         view.note(f"not run: {each['what']}: {each['why']}")
-    where = "records" if records is None else str(Path(records).expanduser().resolve())
+    where = "records" if records is None else str(home(records).resolve())
     write_json(path / "run.json", made.to_dict(where))
     place.create()
     check_data(place, made.cells, new_data=new_data)
