@@ -165,8 +165,8 @@ class LabelCollector:
         if multi and len({tuple(members) for members in sets}) == 1:
             where, named = self.firsts[0].rsplit(": ", 1)[0], ", ".join(labels[at] for at in sets[0])
             raise DataError(
-                f"{where}: column {self.column!r}: all rows have the same labels ({named}), so there is nothing to learn; "
-                f"write the names of the labels that apply, not 0 and 1 for each"
+                f"{where}: column {self.column!r}: all rows have the same labels ({named}), so nothing can be "
+                f"learned; write the names of the labels that apply, not 0 and 1 for each"
             )
         arrays = {}
         for split, codes in self.codes.items():
