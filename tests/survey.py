@@ -1,4 +1,4 @@
-"""Every sequence classifier that transformers can build from a tiny config: does it resolve?
+"""Every sequence classifier that transformers can build from a tiny config: does it resolve, and does it fire?
 
 Run by tests/test_architectures.py; `python tests/survey.py` prints the table that stands in docs/architectures.md.
 """
@@ -14,7 +14,10 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_SEQUENCE_CLASSIFICA
 
 import mixwell
 from mixwell.errors import MixwellError
+from mixwell.points import probe_inputs
 
+# One method for each kind of point.
+FIRED = ("embedmix", "amplify", "tmix", "sentencemix")
 # Sizes by the names configs use; anything a config does not have is left alone.
 SIZES = {
     "vocab_size": 60, "hidden_size": 16, "d_model": 16, "dim": 16, "n_embd": 16, "emb_dim": 16, "embed_dim": 16,
@@ -39,11 +42,32 @@ SIZES = {
 }  # fmt: skip
 
 
+# What single model types need besides.
+MORE = {
+    "gptj": {"rotary_dim": 4},
+    "deepseek_v3": {"head_dim": 4, "first_k_dense_replace": 2},
+    "axk1": {"head_dim": 4, "first_k_dense_replace": 2},
+    "jamba": {"num_hidden_layers": 4, "attn_layer_period": 2, "attn_layer_offset": 1, "use_mamba_kernels": False},
+    "qwen3_next": {"layer_types": ["linear_attention", "full_attention"]},
+    "qwen3_5_text": {"layer_types": ["linear_attention", "full_attention"]},
+    "roc_bert": {"pronunciation_vocab_size": 60, "shape_vocab_size": 60, "pronunciation_embed_dim": 8,
+                 "shape_embed_dim": 8},
+    "markuplm": {"max_xpath_tag_unit_embeddings": 20, "max_xpath_subs_unit_embeddings": 20, "max_depth": 4,
+                 "xpath_unit_hidden_size": 4, "tag_pad_id": 5, "subs_pad_id": 5},
+    "lilt": {"hidden_size": 24, "channel_shrink_ratio": 2},
+    "layoutlmv3": {"coordinate_size": 2, "shape_size": 4, "input_size": 32, "patch_size": 16, "visual_embed": False},
+    "xmod": {"default_language": "en_XX"},
+    "reformer": {"axial_pos_shape": [4, 2]},
+}  # fmt: skip
+
+
 def build(kind: str) -> torch.nn.Module:
     """Build a tiny random classifier of a model type."""
     config_class = tf.models.auto.configuration_auto.CONFIG_MAPPING[kind]
     default = config_class()
-    known = {name: value for name, value in SIZES.items() if hasattr(default, name)}
+    fixed = {name for name in SIZES if getattr(getattr(config_class, name, None), "fset", True) is None}  # properties
+    known = {name: value for name, value in SIZES.items() if name not in fixed and hasattr(default, name)}
+    known |= MORE.get(kind, {})
     try:
         config = config_class(**known)
     except Exception:  # some check sizes against each other as they are set: then all at once, unchecked
@@ -63,8 +87,9 @@ def build(kind: str) -> torch.nn.Module:
 def survey() -> dict[str, tuple[str, str]]:
     """Return model type -> (verdict, detail).
 
-    Verdicts: `all` every method fits; `some` some do, the detail says which not; `error` a documented error at attach;
-    `unbuilt` transformers could not build the tiny model, or it was too large.
+    Verdicts: `all` every method fits with its defaults; `some` some do, the detail says which not; `error` a documented
+    error at attach; `broken` something else; `unbuilt` transformers could not build or run the tiny model, or it was
+    too large. What fits was tried: one method for each kind of point makes a step, and changes the logits.
     """
     warnings.filterwarnings("ignore")
     logging.disable(logging.CRITICAL)
@@ -72,21 +97,64 @@ def survey() -> dict[str, tuple[str, str]]:
     for kind in sorted(NAMES):
         try:
             model = build(kind)
-        except Exception as error:
-            result[kind] = (
-                "unbuilt",
-                f"{type(error).__name__}: {str(error).splitlines()[0][:80] if str(error) else ''}",
-            )
+            batch = {**probe_inputs(model, rows=4), "labels": torch.tensor([0, 1, 2, 1])}
+            model.train()(**batch).loss.backward()
+        except MixwellError as error:
+            result[kind] = ("error", str(error))
+            continue
+        except Exception as error:  # of any kind: transformers' own
+            result[kind] = ("unbuilt", words(error))
             continue
         try:
             found = mixwell.inspect(model)
+            for name in FIRED:
+                if found.fits(name) != "no":
+                    fire(model, batch, name, found.options.get(name, {}))
         except MixwellError as error:
             result[kind] = ("error", str(error))
+            continue
+        except Exception as error:  # what no user should see
+            result[kind] = ("broken", words(error))
+            continue
+        if all(found.fits(name) == "no" for name in FIRED):
+            result[kind] = ("error", "; ".join(dict.fromkeys(found.points.missing.values())))
             continue
         refused = sorted(name for name, why in found.methods.items() if why)
         result[kind] = ("all", found.points.layout) if not refused else ("some", "not " + ", ".join(refused))
     logging.disable(logging.NOTSET)
     return result
+
+
+def words(error: Exception) -> str:
+    """An error on one line."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:120]}"
+
+
+def fire(model: torch.nn.Module, batch: dict, name: str, options: dict) -> None:
+    """Make a step, and see that mixing changes the logits."""
+    inputs = {key: value for key, value in batch.items() if key != "labels"}
+    with mixwell.attach(model, name, **options) as mixer, mixer.pin(lam=0.3, permutation=[1, 2, 3, 0]):
+        loss = model.train()(**batch).loss
+        loss.backward()
+        assert bool(loss.isfinite()), f"{name}: the loss is {loss}"
+        with torch.no_grad():
+            plain = model.eval()(**inputs).logits
+            with mixer.pin(in_eval=True):
+                assert not torch.equal(model(**inputs).logits, plain), f"{name} changes nothing"
+
+
+def counted(rows: dict[str, tuple[str, str]]) -> str:
+    """The sentence that stands in docs/architectures.md."""
+    count = {
+        verdict: sum(row[0] == verdict for row in rows.values())
+        for verdict in ("all", "some", "error", "broken", "unbuilt")
+    }
+    broken = f", {count['broken']} fail" if count["broken"] else ""
+    return (
+        f"of {len(rows)}, {count['all'] + count['some']} resolve and fire ({count['all']} take every method with its "
+        f"defaults, {count['some']} refuse some), {count['error']} raise the documented error{broken}, "
+        f"{count['unbuilt']} cannot be built or run this way"
+    )
 
 
 def support() -> list[str]:
@@ -120,5 +188,4 @@ if __name__ == "__main__":
     rows = survey()
     for kind, (verdict, detail) in rows.items():
         print(f"{kind:<28} {verdict:<8} {detail[:150]}")
-    for verdict in ("all", "some", "error", "unbuilt"):
-        print(verdict, sum(row[0] == verdict for row in rows.values()))
+    print(counted(rows))

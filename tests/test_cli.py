@@ -16,6 +16,7 @@ import pytest
 
 from mixwell import cli, options
 from mixwell.errors import MixwellError, OptionError
+from mixwell.methods import load_all
 from test_training import calm, data_file, run_command, tiny  # noqa: F401
 
 
@@ -142,8 +143,27 @@ def test_every_method_and_argument_can_be_read() -> None:
 def test_inspect(tiny: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["inspect", str(tiny)]) == 0
     out = capsys.readouterr().out
-    assert "attention" in out
-    assert "amplify" in out
+    assert "BertForSequenceClassification: one label a row, from texts, 2 blocks, post-norm" in " ".join(out.split())
+    assert out.count(" yes ") == len(load_all())
+    assert cli.main(["inspect", str(tiny), "--task", "token"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "BertForTokenClassification: one label a token" in out
+    assert "│ ssmix │ no │ rows │ method 'ssmix' needs one label a row" in out
+    assert cli.main(["inspect", str(tiny), "--task", "tokens"]) == 2
+    assert "did you mean 'token'" in capsys.readouterr().err
+
+
+def test_inspect_takes_what_a_model_was_saved_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    import zoo
+
+    zoo.tiny("vit").save_pretrained(tmp_path / "vit")  # no tokenizer
+    assert cli.main(["inspect", str(tmp_path / "vit")]) == 0
+    assert "ViTForImageClassification: one label a row, from images" in " ".join(capsys.readouterr().out.split())
+    zoo.tiny("llama").save_pretrained(tmp_path / "llama")
+    assert cli.main(["inspect", str(tmp_path / "llama")]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "causal, pre-norm" in out
+    assert "│ input │ with padding='none' │" in out
 
 
 def test_train_as_a_process(

@@ -37,7 +37,7 @@ class Run:
         self.model = build(kind)
         if prepare is not None:
             prepare(self.model)
-        self.mixer = mixwell.attach(self.model, name, **options)
+        self.mixer = mixwell.attach(self.model, name, **{**zoo.strong(name), **options})
         self.counter = CompileCounterWithBackend(backend)
         self.call = self.model
         if how == "wrapper":

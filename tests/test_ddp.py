@@ -15,7 +15,7 @@ from torch import distributed as dist
 import mixwell
 import zoo
 
-METHODS = ("manifold", "ssmix", "attentionmix")
+METHODS = ("manifold", "ssmix", "attentionmix", "amplify")
 STEPS = 3
 
 
@@ -51,7 +51,7 @@ def worker(folder: Path) -> None:
     kept = {}
     for name in METHODS:
         model = build()
-        mixer = mixwell.attach(model, name)
+        mixer = mixwell.attach(model, name, **zoo.strong(name))
         call = torch.nn.parallel.DistributedDataParallel(model)
         optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
         torch.manual_seed(5)  # the same on both ranks: the rank itself must tell them apart
@@ -63,7 +63,7 @@ def worker(folder: Path) -> None:
 
         again = build()
         again.load_state_dict(state)
-        mixer = mixwell.attach(again, name)
+        mixer = mixwell.attach(again, name, **zoo.strong(name))
         call = torch.nn.parallel.DistributedDataParallel(again)
         optimiser = torch.optim.SGD(again.parameters(), lr=0.1)
         torch.set_rng_state(random)
@@ -115,7 +115,7 @@ def test_gradients_are_the_mean_of_both_ranks(ranks, name):
     for rank in range(2):
         _, lam, layer, permutation = ranks[rank][name]["draws"][0]
         model = build()
-        mixer = mixwell.attach(model, name)
+        mixer = mixwell.attach(model, name, **zoo.strong(name))
         pin = dict(permutation=permutation)
         if lam is not None:
             pin["lam"] = lam

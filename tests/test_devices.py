@@ -154,7 +154,7 @@ def train(kind, name, options, *, keep_labels=False, rows=6, items=None, steps=2
     results = []
     for far in (False, True):
         model = zoo.tiny(kind, dropout=0.1).train()
-        mixer = mixwell.attach(model, name, **options)
+        mixer = mixwell.attach(model, name, **{**zoo.strong(name), **options})
         batch = zoo.batch(kind, rows=rows)
         count = None if items is None else torch.tensor(items)
         if far:

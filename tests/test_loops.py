@@ -53,7 +53,7 @@ def weights(model):
 def plain_loop(name, *, epochs=2, accumulate=1):
     """A loop of a few lines; the others must train to the same weights."""
     model = build(dropout=0.1)
-    mixwell.attach(model, name)
+    mixwell.attach(model, name, **zoo.strong(name))
     optimiser = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
     torch.manual_seed(1)
     for _ in range(epochs):
@@ -94,7 +94,7 @@ def accelerate_loop(name, **how):
     GradientState._reset_state()
     accelerator = Accelerator(cpu=True, **how)
     model = build(dropout=0.1)
-    mixwell.attach(model, name)
+    mixwell.attach(model, name, **zoo.strong(name))
     model, optimiser, batches = accelerator.prepare(
         model, torch.optim.SGD(model.parameters(), lr=LEARNING_RATE), loader()
     )
@@ -145,7 +145,7 @@ class Module(lightning.LightningModule):
 
 def lightning_loop(name, folder, **how):
     model = build(dropout=0.1)
-    mixwell.attach(model, name)
+    mixwell.attach(model, name, **zoo.strong(name))
     trainer = lightning.Trainer(
         accelerator="cpu", max_epochs=2, logger=False, enable_checkpointing=False, enable_progress_bar=False,
         enable_model_summary=False, default_root_dir=folder, **how,
@@ -193,7 +193,7 @@ def test_lora_trains_saves_and_reloads(kind, name, tmp_path):
     frozen = {key: value.clone() for key, value in model.state_dict().items() if "base_layer" in key}
     optimiser = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=LEARNING_RATE)
     before = weights(model)
-    mixwell.attach(model, name, **zoo.options(kind, name))
+    mixwell.attach(model, name, **zoo.options(kind, name), **zoo.strong(name))
     for _ in range(2):
         model(**zoo.batch(kind)).loss.backward()
         optimiser.step()
@@ -215,7 +215,7 @@ def test_lora_trains_saves_and_reloads(kind, name, tmp_path):
 )
 def test_lora_mixes_what_the_merged_model_mixes(kind, name, options):
     """The points lie around adapters, not inside them: merged into the weights they give the same loss."""
-    options = {**zoo.options(kind, name), **options}
+    options = {**zoo.options(kind, name), **zoo.strong(name), **options}
     wrapped = lora(kind)
     merged = copy.deepcopy(wrapped).merge_and_unload().train()
     losses = []
@@ -232,7 +232,7 @@ def test_lora_mixes_what_the_merged_model_mixes(kind, name, options):
 @pytest.mark.parametrize("name", ["none", "amplify", "sentencemix", "ssmix"])
 def test_attach_before_wrapping_is_refused(name):
     model = zoo.tiny("bert").train()
-    mixer = mixwell.attach(model, name)
+    mixer = mixwell.attach(model, name, **zoo.strong(name))
     config = peft.LoraConfig(task_type=peft.TaskType.SEQ_CLS, r=2)
     wrapped = peft.get_peft_model(model, config)
     with pytest.raises(AttachError, match=r"mixer\.detach\(\), then get_peft_model, then attach"):
@@ -293,7 +293,7 @@ def test_bf16_is_finite_and_lam_one_is_plain(how, kind, name):
         want = model(**batch).loss
     want.backward()
     plain = zoo.gradients(model)
-    mixer = mixwell.attach(model, name, **zoo.options(kind, name))
+    mixer = mixwell.attach(model, name, **zoo.options(kind, name), **zoo.strong(name))
     for _ in range(3):
         model.zero_grad()
         with context:

@@ -195,6 +195,14 @@ def test_parts_make_one_pack(smoke: Any, tmp_path: Path, capsys: pytest.CaptureF
     assert again.count("mixwell paper run audit") == 2 and "## Commands" in again
     with pytest.raises(RunError, match="not a pack"):
         output.pack(folder, folder, add=True)
+    pack = str(tmp_path / "whole")
+    assert main(["paper", "run", "audit", *FAST, "--packed", pack, "--output", str(tmp_path / "rest")]) == 2
+    assert "nothing is left to do" in capsys.readouterr().err
+    words = ["--packed", pack, "--seeds", "2", "--rows", rows[1], "--output", str(tmp_path / "rest")]
+    assert main(["paper", "run", "audit", *FAST, *words]) == 0
+    assert main(["paper", "pack", str(tmp_path / "rest"), pack, "--add"]) == 0
+    more = [cell for cell in measured.read(pack).cells if cell.seed == 1]
+    assert [cell.row for cell in more] == [rows[0], rows[1]]
 
 
 def test_one_cell_reruns_to_the_same_number(smoke: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

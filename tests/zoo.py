@@ -124,6 +124,14 @@ def options(kind: str, name: str) -> dict:
     return {}
 
 
+def strong(name: str) -> dict:
+    """Options that spread lam over (0, 1): some methods' own draws lie so close to 1 that a test would see nothing."""
+    from mixwell.methods import load_all
+    from mixwell.methods.base import DrawsLam
+
+    return {"draw": "beta", "alpha": 1.0} if issubclass(load_all()[name], DrawsLam) else {}
+
+
 def fits(kind: str, name: str) -> bool:
     """Whether a method can serve a kind of model at all."""
     return not (kind in IMAGES and name == "ssmix")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from torch import nn
 
@@ -11,6 +12,9 @@ from mixwell.errors import MixwellError
 from mixwell.methods import load_all
 from mixwell.mixer import Mixer
 from mixwell.points import KINDS, Points, find_points
+
+TASKS = {"sequence": "one label a row", "token": "one label a token", "span": "question answering"}
+SHORT = {"sequence": "rows", "token": "tokens", "span": "spans"}
 
 
 @dataclass(frozen=True)
@@ -21,11 +25,23 @@ class Inspection:
         model: class name of the model.
         points: the points found, and why others were not.
         methods: method -> empty if it fits, else why not.
+        options: method -> what it must be given to fit, for those that refuse the model with their defaults.
     """
 
     model: str
     points: Points
     methods: dict[str, str]
+    options: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    @property
+    def title(self) -> str:
+        """One line about the model: what it predicts, from what, and how it is built."""
+        points = self.points
+        blocks = points.found.get("block", ())
+        stacks = [name for name in ("encoder", "decoder") if any(each.stack == name for each in blocks)]
+        built = "encoder and decoder" if len(stacks) > 1 else "causal" if any(each.causal for each in blocks) else ""
+        parts = [TASKS[points.task], f"from {points.modality}s", f"{points.depth} blocks", built, points.layout]
+        return f"{self.model}: {', '.join(part for part in parts if part)}"
 
     def rows(self) -> list[tuple[str, str, str]]:
         """Return (kind, how many, where or why not) for each kind of point."""
@@ -40,11 +56,30 @@ class Inspection:
             rows.append((kind, str(len(found)), f"{where} ({found[0].how})"))
         return rows
 
+    def fits(self, method: str) -> str:
+        """Return `yes`, `no`, or the options with which a method fits."""
+        if not self.methods[method]:
+            return "yes"
+        given = self.options.get(method, {})
+        return f"with {', '.join(f'{name}={value!r}' for name, value in given.items())}" if given else "no"
+
+    def method_rows(self) -> list[tuple[str, str, str, str]]:
+        """Return (method, whether it fits, what labels it can serve, why it does not fit) for each method."""
+        known = load_all()
+        rows = []
+        for name, why in self.methods.items():
+            tasks = [SHORT[task] for task in known[name].tasks]
+            tasks += ["images"] if "image" in known[name].modalities else []
+            rows.append((name, self.fits(name), ", ".join(tasks), "" if name in self.options else why))
+        return rows
+
     def __str__(self) -> str:
-        lines = [f"{self.model}: {self.points.depth} blocks, {self.points.layout}"]
+        lines = [self.title]
         lines += [f"  {kind:<14} {count:>3}  {where}" for kind, count, where in self.rows()]
         lines.append("methods:")
-        lines += [f"  {name:<14} {'fits' if not why else 'no: ' + why}" for name, why in self.methods.items()]
+        for name, why in self.methods.items():
+            said = f"no: {why}" if self.fits(name) == "no" else self.fits(name).replace("yes", "fits")
+            lines.append(f"  {name:<14} {said}")
         return "\n".join(lines)
 
 
@@ -57,10 +92,19 @@ def inspect(model: nn.Module) -> Inspection:
     check_attachable(model)
     points = find_points(model)
     fits: dict[str, str] = {}
+    options: dict[str, dict[str, Any]] = {}
     for name, method in load_all().items():
-        try:
-            Mixer(model, method(), points).detach()
-            fits[name] = ""
-        except MixwellError as error:
-            fits[name] = str(error)
-    return Inspection(type(model).__name__, points, fits)
+        fits[name] = _refusal(model, method, {}, points)
+        if fits[name]:
+            found = next((given for given in method.alternatives if not _refusal(model, method, given, points)), None)
+            options |= {name: found} if found else {}
+    return Inspection(type(model).__name__, points, fits, options)
+
+
+def _refusal(model: nn.Module, method: Any, given: dict[str, Any], points: Points) -> str:
+    """Return why a method does not fit; empty if it does."""
+    try:
+        Mixer(model, method(**given), points).detach()
+    except MixwellError as error:
+        return str(error)
+    return ""

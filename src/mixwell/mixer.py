@@ -82,6 +82,7 @@ class Mixer:
         self.checked: set[str] = set()
         self._handles: list[Any] = []
         self._names = forward_names(model)
+        self._encoder_decoder = bool(getattr(base_config(model), "is_encoder_decoder", False))
         self._adapters = adapters(model)
         self._install()
         try:
@@ -310,6 +311,9 @@ class Mixer:
         inputs = {**dict(zip(self._names, args)), **kwargs}
         items = inputs.pop("num_items_in_batch", None)
         labels = self._take_labels(inputs)
+        if labels is not None and self._encoder_decoder and "use_cache" in self._names:
+            # T5 and BART turn their cache off where they are given labels, which they are not any more.
+            inputs.setdefault("use_cache", False)
         step = Step(self, inputs, labels, items)
         if labels is not None:
             check_labels(labels, step.size)
@@ -338,6 +342,9 @@ class Mixer:
         parts = [inputs.pop(name, None) for name in ("start_positions", "end_positions")]
         return None if parts[0] is None or parts[1] is None else torch.stack([p.view(-1) for p in parts], 1)
 
+    def _logits(self, output: Any) -> Tensor | None:
+        return logits_of(output, self.points.task)
+
     def _give_labels(self, labels: Tensor) -> dict[str, Tensor]:
         """Return the labels as the model takes them."""
         if self.points.task != "span":
@@ -353,7 +360,7 @@ class Mixer:
             return None
         plan = step.plan
         assert plan is not None
-        logits = logits_of(output)
+        logits = self._logits(output)
         self._check_fired(step)
         if step.second is not None:
             step.mixed_logits = self._second_forward(step.second)
@@ -402,7 +409,7 @@ class Mixer:
         self._forward, self._depth = step, self._depth + 1
         try:
             with torch.compiler.set_stance("force_eager"):
-                logits = logits_of(self.model(**step.inputs))
+                logits = self._logits(self.model(**step.inputs))
         finally:
             self._forward, self._depth = None, self._depth - 1
         assert logits is not None
@@ -444,14 +451,22 @@ class Mixer:
             return
         buffers = [(buffer, buffer.clone()) for buffer in self.model.buffers()]
         devices = sorted({p.device.index or 0 for p in self.model.parameters() if p.device.type == "cuda"})
-        with self.quiet(training=None), torch.no_grad(), torch.random.fork_rng(devices=devices):
-            output = self.model(**step.inputs, **self._give_labels(labels))
+        with self.quiet(training=None), torch.no_grad():
+            with torch.random.fork_rng(devices=devices):
+                output = self.model(**step.inputs, **self._give_labels(labels))
+            with torch.random.fork_rng(devices=devices):
+                alone = self._logits(self.model(**step.inputs))
             for buffer, before in buffers:
                 if not torch.equal(buffer, before):  # running statistics; copying marks a buffer as changed
                     buffer.copy_(before)
-        logits = logits_of(output)
+        logits = self._logits(output)
         if logits is None:
             raise UnsupportedModelError(f"{type(self.model).__name__} returns no logits")
+        if alone is None or alone.shape != logits.shape or not torch.allclose(alone, logits, rtol=1e-3, equal_nan=True):
+            raise UnsupportedModelError(
+                f"the logits of {type(self.model).__name__} depend on the labels it is given (a decoder that reads "
+                f"them?), so that they cannot be taken out and mixed; only classifiers can be attached"
+            )
         own = output.get("loss") if hasattr(output, "get") else next((t for t in output if t.dim() == 0), None)
         # Some models compute their loss in float32 from logits of low precision.
         self._wide = own is not None and own.dtype == torch.float32 and logits.dtype in HALF
@@ -550,7 +565,7 @@ class Mixer:
 
     def compute_loss(self, outputs: Any, labels: Tensor, num_items_in_batch: Tensor | int | None = None) -> Tensor:
         """Return the loss for `Trainer(compute_loss_func=mixer.compute_loss)`."""
-        logits = logits_of(outputs)
+        logits = self._logits(outputs)
         if logits is None:
             raise BatchError("the outputs hold no logits")
         return self.loss(logits, labels, num_items_in_batch)

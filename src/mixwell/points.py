@@ -102,6 +102,7 @@ class _Call:
     module: nn.Module
     input: Tensor | None
     output: Tensor | None = None
+    single: bool = False  # whether the output is one tensor
     enter: int = 0
     leave: int = 0
 
@@ -182,6 +183,10 @@ def probe_inputs(model: nn.Module, rows: int = 2, length: int = 8, last: int = 0
         raise AttachError("the model's weights are on the meta device; load them before attach")
     if getattr(base_model(model), "main_input_name", "input_ids") == "pixel_values":
         vision = getattr(config, "vision_config", config)
+        if not hasattr(vision, "image_size") or not hasattr(vision, "num_channels"):
+            raise UnsupportedModelError(
+                f"the config of {type(model).__name__} does not say how large its images are, so no probe can be made"
+            )
         side = vision.image_size
         height, width = (side, side) if isinstance(side, int) else side
         count = rows * vision.num_channels * height * width
@@ -231,6 +236,7 @@ def _trace(model: nn.Module, inputs: dict[str, Tensor], training: bool = False) 
         def leave(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
             call = open_calls.pop()
             call.output, call.leave = first_tensor(output), next(clock)
+            call.single = call.output is output
             calls.append(call)
 
         handles.append(module.register_forward_pre_hook(enter, with_kwargs=True))
@@ -238,8 +244,10 @@ def _trace(model: nn.Module, inputs: dict[str, Tensor], training: bool = False) 
     devices = sorted({p.device.index or 0 for p in model.parameters() if p.device.type == "cuda"})
     buffers = [(buffer, buffer.clone()) for buffer in model.buffers()] if training else []
     try:
+        # By name, since a task is told by the names of what comes out.
+        named = {} if getattr(base_config(model), "return_dict", True) else {"return_dict": True}
         with torch.random.fork_rng(devices=devices), training_flags(model, training), torch.no_grad():
-            output = model(**inputs)
+            output = model(**inputs, **named)
     except Exception as error:
         raise UnsupportedModelError(
             f"the probe of {type(model).__name__} failed "
@@ -255,10 +263,14 @@ def _trace(model: nn.Module, inputs: dict[str, Tensor], training: bool = False) 
     return sorted(calls, key=lambda call: call.enter), output
 
 
-def logits_of(output: Any) -> Tensor | None:
+def logits_of(output: Any, task: str = "sequence") -> Tensor | None:
     """Return the logits of a model's output: the entry of that name, or the first tensor that is no scalar.
 
     Start and end logits of question answering are stacked to (B, 2, T).
+
+    Args:
+        output: what the model returned.
+        task: of the model; needed where the output is a tuple without names.
     """
     if isinstance(output, Tensor):
         return output
@@ -269,9 +281,10 @@ def logits_of(output: Any) -> Tensor | None:
             return torch.stack([output["start_logits"], output["end_logits"]], 1)
         output = tuple(output.values())
     if isinstance(output, (tuple, list)):
-        for item in output:
-            if isinstance(item, Tensor) and item.is_floating_point() and item.dim() > 0:
-                return item
+        tensors = [item for item in output if isinstance(item, Tensor) and item.is_floating_point() and item.dim() > 0]
+        if task == "span" and len(tensors) > 1:
+            return torch.stack(tensors[:2], 1)
+        return tensors[0] if tensors else None
     return None
 
 
@@ -306,11 +319,14 @@ def find_points(model: nn.Module) -> Points:
     layout = "unknown"
     heads: tuple[nn.Module, ...] = ()
     stacks: list[tuple[str, bool]] = []
-    if not attentions or len(blocks) != len(attentions):
+    plain_block = _block_without_attention(calls, blocks)
+    if not attentions or len(blocks) != len(attentions) or plain_block is not None:
         reason = (
             "no module whose class name ends in 'Attention' was called"
             if not attentions
             else "its attention modules do not lie in the items of a ModuleList, one each"
+            if plain_block is None
+            else f"block {plain_block!r} beside them has no attention (a hybrid of attention and something else)"
         )
         missing.update(dict.fromkeys(("attention", "attention_raw", "block"), reason))
         blocks = []
@@ -338,7 +354,11 @@ def find_points(model: nn.Module) -> Points:
     if embeddings:
         found["embeddings"] = embeddings
     else:
-        missing["embeddings"] = "get_input_embeddings() gives no module that a forward calls"
+        missing["embeddings"] = (
+            "get_input_embeddings() gives no module that a forward calls"
+            if words is None
+            else "nothing around the word embedding gives all the embedding output as one tensor, and no block is known"
+        )
     task, head = _head(calls, output, inputs, pad_id(model))
     if head is None:
         missing["sentence"] = "no linear layer's output is the logits"
@@ -410,6 +430,13 @@ def _block_calls(calls: list[_Call], attentions: list[_Call], by_name: dict[str,
     return blocks
 
 
+def _block_without_attention(calls: list[_Call], blocks: list[_Call]) -> str | None:
+    """Return the name of a called item of the blocks' ModuleLists that is none of them, as in hybrids (Jamba)."""
+    names = {block.name for block in blocks}
+    lists = {name.rsplit(".", 1)[0] for name in names}
+    return next((c.name for c in calls if c.name.rsplit(".", 1)[0] in lists and c.name not in names), None)
+
+
 def _number(kind: str, calls: list[_Call], stacks: list[tuple[str, bool]]) -> tuple[Point, ...]:
     """Make points of calls, numbering repeated calls of one module."""
     seen: dict[nn.Module, int] = {}
@@ -450,6 +477,10 @@ def _close(a: Tensor | None, b: Tensor | None) -> bool:
     return torch.allclose(a.reshape(b.shape), b, rtol=1e-4, atol=1e-5 * float(b.abs().max()))
 
 
+def _sum(a: Tensor | None, b: Tensor | None) -> Tensor | None:
+    return None if a is None or b is None or a.shape != b.shape else a + b
+
+
 def _stream(
     calls: list[_Call], attentions: list[_Call], blocks: list[_Call], stacks: list[tuple[str, bool]]
 ) -> tuple[tuple[Point, ...], str, str]:
@@ -472,7 +503,15 @@ def _stream(
         elif _close(following.input, attention.output) and _adds_residual(calls, attention, block):
             sites.append((attention, "output", block))
             layouts.append("residual inside the attention module")
-        elif _close(following.input, attention.output + block.input):
+        elif _close(following.input, _sum(attention.output, block.input)):
+            between = [c for c in _inside(calls, block) if attention.leave < c.enter and c.leave < following.enter]
+            if any(next(call.module.parameters(), None) is not None for call in between):
+                # The probe may have seen it at its first value, 1.
+                return (
+                    (),
+                    "unknown",
+                    f"block {block.name!r} scales what attention gives before it is added (LayerScale)",
+                )
             if _close(max(norms, key=lambda call: call.leave).output, block.output):
                 sites.append((following, "output", block))
                 layouts.append("post-norm, norm after the attention module")
@@ -497,7 +536,7 @@ def _adds_residual(calls: list[_Call], attention: _Call, block: _Call) -> bool:
     raw = _last_projection(calls, attention)
     if raw is None or raw.output is None or block.input is None:
         return False
-    return _close(attention.output, raw.output + block.input)
+    return _close(attention.output, _sum(raw.output, block.input))
 
 
 def _dropout_between(model: nn.Module, inputs: dict[str, Tensor], stream: tuple[Point, ...]) -> str:
@@ -512,8 +551,7 @@ def _dropout_between(model: nn.Module, inputs: dict[str, Tensor], stream: tuple[
             return f"block {point.name.rsplit('.', 1)[0]!r} is left out at random in training; set layer drop to 0"
         later = [c for c in _inside(calls, block) if _is_norm(c.module) and c.enter > attention.leave]
         following = min(later, key=lambda call: call.enter)
-        assert attention.output is not None and block.input is not None
-        if not _close(following.input, attention.output + block.input):
+        if not _close(following.input, _sum(attention.output, block.input)):
             return (
                 f"block {point.name.rsplit('.', 1)[0]!r} puts dropout between attention and residual; set that dropout "
                 f"to 0 in the model's config, or use site='attention_raw' or another method"
@@ -538,18 +576,20 @@ def _embedding_points(
 ) -> tuple[Point, ...]:
     """Return the embedding output of each stack.
 
-    That is the outermost module around the word embedding that holds no block. Where there is none (word embedding,
-    positions and dropout lie loose in the model) it is what the first block of the stack reads.
+    That is the outermost module around the word embedding that holds no block and gives one tensor. Where there is none
+    (word embedding, positions and dropout lie loose in the model) it is what the first block of the stack reads.
     """
     single = len({stack for stack, _ in stacks}) < 2
     if words is not None and single:
+        whole = {call.name for call in calls if call.single and call.output is not None and call.output.dim() == 3}
         best, parts = words, words.split(".")
         for size in range(len(parts) - 1, 0, -1):
             ancestor = ".".join(parts[:size])
             if any(block.name == ancestor or block.name.startswith(ancestor + ".") for block in blocks):
                 break
-            best = ancestor
-        if best != words or not blocks:
+            if ancestor in whole:
+                best = ancestor
+        if best != words:
             width = next((_width(call.output) for call in calls if call.name == best), 0)
             return (Point("embeddings", 0, best, by_name[best], width=width, causal=bool(stacks) and stacks[0][1]),)
     points: dict[str, Point] = {}

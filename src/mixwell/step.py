@@ -207,7 +207,7 @@ class Step:
         handle = register(catch, with_kwargs=True)
         try:
             with self.mixer.quiet(), torch.enable_grad():
-                logits = logits_of(self.mixer.model(**self.inputs))
+                logits = logits_of(self.mixer.model(**self.inputs), self.mixer.points.task)
                 assert logits is not None
                 loss = self.mixer.criterion(logits, self.labels).total(logits, self.labels)
                 kind = self.device.type

@@ -60,6 +60,9 @@ def run(
     threads: Annotated[int | None, typer.Option(min=1, help="Threads of a worker.")] = None,
     retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Try again what failed before.")] = False,
     new_data: Annotated[bool, typer.Option("--new-data", help="Go on though the data changed.")] = False,
+    packed: Annotated[
+        str | None, typer.Option(help="A pack: leave out what it has. Then `mixwell paper pack --add` joins both.")
+    ] = None,
     tables_only: Annotated[bool, typer.Option("--tables-only", help="Train nothing: tables from records.")] = False,
     level: _Level = 0.95,
     cache_dir: Annotated[str | None, typer.Option(help="For tokenised texts and the tiny model.")] = None,
@@ -85,7 +88,8 @@ def run(
     else:
         made = run_paper(
             wanted, folder, records=records, engine=lambda: make_engine("local", workers, threads, cache_dir),
-            view=make_view(max(workers, 1), quiet), retry_failed=retry_failed, new_data=new_data, level=level,
+            view=make_view(max(workers, 1), quiet), retry_failed=retry_failed, new_data=new_data, packed=packed,
+            level=level,
         )  # fmt: skip
     _print(folder)
     failed = made.get("failed", [])

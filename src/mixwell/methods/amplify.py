@@ -32,6 +32,7 @@ class Amplify(DrawsLam):
 
     name = "amplify"
     summary = "mix the attention output of every block with one strong lam (max of 5 Beta draws)"
+    alternatives = ({"site": "attention_raw"},)
 
     alpha: float = option(0.1, "shape of the Beta distribution lam is drawn from")
     draw: str = option("max_of", "max_of (largest of `samples`), folded (max(l, 1-l)) or beta")

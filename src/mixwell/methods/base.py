@@ -8,6 +8,7 @@ masks or token ids, refine the plan), `mix` at each point, and `loss`.
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -128,6 +129,7 @@ class Method:
         needs_labels: whether the labels must be there before the forward.
         tasks: what it can serve: `sequence` (one label a row), `token` (one a token), `span` (start and end).
         modalities: what the model may read: `text`, `image`.
+        alternatives: options to try, in this order, on models that refuse the defaults; for `inspect`.
         aliases: other names for options: the paper's, where the class needs the name itself.
         hidden: found by its name only, not in lists: not for use.
     """
@@ -141,6 +143,7 @@ class Method:
     needs_labels: ClassVar[bool] = False
     tasks: ClassVar[tuple[str, ...]] = ("sequence", "token", "span")
     modalities: ClassVar[tuple[str, ...]] = ("text", "image")
+    alternatives: ClassVar[tuple[dict[str, Any], ...]] = ()
     aliases: ClassVar[dict[str, str]] = {}
     hidden: ClassVar[bool] = False
 
@@ -253,6 +256,20 @@ class Method:
     def pick(self, points: Points, kind: str) -> tuple[Point, ...]:
         """Return the points of one kind in the stacks that are mixed."""
         return tuple(point for point in points.get(kind) if self.stacks == "all" or point.stack == "encoder")
+
+    def need_mutual_partners(self, mixer: Mixer) -> None:
+        """Draw mutual partners where embeddings are 0 at places that a row does not attend to (DeBERTa).
+
+        A row attends to its partner's places too; others' places would reach it through its partner.
+        """
+        if "mask" not in inspect.signature(mixer.points.get("embeddings")[0].module.forward).parameters:
+            return
+        if self.pairing == "label":
+            raise OptionError(
+                f"the embeddings of {type(mixer.model).__name__} read the mask, so that {self.name} needs mutual "
+                f"partners: use pairing='pairs' or 'length'"
+            )
+        self.pairing = "pairs" if self.pairing == "random" else self.pairing
 
     def choice(self, name: str, allowed: Iterable[Any]) -> None:
         """Raise unless an option has one of the allowed values."""

@@ -7,6 +7,7 @@ baseline (section 4.2, eq. 9).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -14,6 +15,9 @@ from mixwell.methods.base import DrawsLam, register
 from mixwell.plan import Plan
 from mixwell.points import Point, Points
 from mixwell.step import Step
+
+if TYPE_CHECKING:
+    from mixwell.mixer import Mixer
 
 
 @register
@@ -27,6 +31,10 @@ class EmbedMix(DrawsLam):
     def sites(self, points: Points) -> list[Point]:
         """Return the embedding output."""
         return list(self.pick(points, "embeddings"))
+
+    def prove(self, mixer: Mixer) -> None:
+        """See to it that partners are mutual where they must be."""
+        self.need_mutual_partners(mixer)
 
     def prepare(self, step: Step, plan: Plan, rng: torch.Generator) -> Plan:
         """Attend to the partner's tokens too."""

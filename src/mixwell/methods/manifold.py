@@ -6,7 +6,6 @@ MixUp training for NLU, sections 3.5.2 and 3.5.3, eq. 4 and Appendix B.
 from __future__ import annotations
 
 import dataclasses
-import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -39,6 +38,8 @@ def last_real(values: Tensor, mask: Tensor) -> Tensor:
 class Fills(DrawsLam):
     """What Input and Manifold MixUp share: lam ~ Beta(1, 1) and the filling of padding."""
 
+    alternatives = ({"padding": "none"},)
+
     alpha: float = option(1.0, "shape of the Beta distribution lam is drawn from")
     draw: str = option("beta", "max_of (largest of `samples`), folded (max(l, 1-l)) or beta")
     padding: str = option("sep", "what padding becomes: sep, unused, pad, or none (mix only where both rows are real)")
@@ -64,14 +65,7 @@ class Fills(DrawsLam):
                 f"{type(mixer.model).__name__} pools its last or end-of-sequence token, which a fill would displace; "
                 f"use padding='none'"
             )
-        if "mask" in inspect.signature(mixer.points.get("embeddings")[0].module.forward).parameters:
-            # DeBERTa's embeddings are 0 where a row does not attend: only mutual partners attend to all that is mixed.
-            if self.pairing == "label":
-                raise OptionError(
-                    f"the embeddings of {type(mixer.model).__name__} read the mask, so that a fill needs mutual "
-                    f"partners: use pairing='pairs' or 'length', or padding='none'"
-                )
-            self.pairing = "pairs" if self.pairing == "random" else self.pairing
+        self.need_mutual_partners(mixer)
         if self.padding == "pad" and self.pad_token_id is None and getattr(config, "pad_token_id", None) is None:
             raise OptionError("the model's config has no pad_token_id; pass pad_token_id=")
 
@@ -134,8 +128,8 @@ class InputMixup(Fills):
     summary = "mix the embedding output, shorter rows filled with separators; lam ~ Beta(1, 1)"
 
     def sites(self, points: Points) -> list[Point]:
-        """Return the embedding output."""
-        return list(self.pick(points, "embeddings")[:1])
+        """Return the embedding output, of both stacks in encoder-decoder models."""
+        return list(self.pick(points, "embeddings"))
 
     def prepare(self, step: Step, plan: Plan, rng: torch.Generator) -> Plan:
         """Fill up."""

@@ -58,8 +58,10 @@ class NonlinearMixup(Method):
 
     def prove(self, mixer: Mixer) -> None:
         """Refuse images at the embeddings: how many patches there are is known only inside the model."""
-        if self.point == "embeddings" and mixer.points.modality == "image":
-            raise OptionError("point='embeddings' needs a model that reads texts; use point='sentence'")
+        if self.point == "embeddings":
+            if mixer.points.modality == "image":
+                raise OptionError("point='embeddings' needs a model that reads texts; use point='sentence'")
+            self.need_mutual_partners(mixer)
 
     def prepare(self, step: Step, plan: Plan, rng: torch.Generator) -> Plan:
         """Draw the gate: 1 for rows without a partner, all lam if lam is pinned."""

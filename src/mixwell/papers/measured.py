@@ -207,7 +207,8 @@ def _cell(place: Mapping[str, Any], record: Record, curve: bool) -> Cell:
 
 def anonymous(command: list[str]) -> list[str]:
     """A command line with words in the place of the user's folders."""
-    stands = {"--data": "DATA", "--output": "OUTPUT", "-o": "OUTPUT", "--records": "RECORDS", "--cache-dir": "CACHE"}
+    stands = {"--data": "DATA", "--output": "OUTPUT", "-o": "OUTPUT", "--records": "RECORDS", "--cache-dir": "CACHE",
+              "--packed": "PACK"}  # fmt: skip
     made: list[str] = []
     for word in command:
         name, equals, _ = word.partition("=")

@@ -83,6 +83,21 @@ class Plan:
         if entry not in self.not_run:
             self.not_run.append(entry)
 
+    def leave_to_pack(self, folder: str | Path) -> None:
+        """Leave out the trainings that a pack of the same experiment has."""
+        from mixwell.errors import RunError
+        from mixwell.papers.measured import read
+
+        there = read(folder)
+        if there.run["experiment"] != self.experiment.name:
+            raise RunError(f"--packed {folder} is a pack of {there.run['experiment']}, not of {self.experiment.name}")
+        known = {cell.key for cell in there.cells}
+        kept = [(run, cell) for run, cell in zip(self.runs, self.cells) if cell.key not in known]
+        self.notes.append(f"{len(self.cells) - len(kept)} of {len(self.cells)} trainings are packed already.")
+        if not kept:
+            raise RunError(f"--packed {folder} has all {len(self.cells)} trainings: nothing is left to do")
+        self.runs, self.cells = [run for run, _ in kept], [cell for _, cell in kept]
+
     def to_dict(self, records: str) -> dict[str, Any]:
         """What run.json holds."""
         from mixwell._version import __version__

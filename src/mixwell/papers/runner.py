@@ -37,6 +37,7 @@ def run(
     view: View | None = None,
     retry_failed: bool = False,
     new_data: bool = False,
+    packed: str | Path | None = None,
     level: float = 0.95,
 ) -> Mapping[str, Any]:
     """Run a protocol, or what is left of it, and write its tables; returns what table.json holds.
@@ -49,6 +50,7 @@ def run(
         view: is told what happens.
         retry_failed: try cells again that failed before.
         new_data: go on although the data changed.
+        packed: a pack of the same experiment; what it has is left out here, for `packs.pack` to put both together.
         level: of the intervals.
 
     Raises:
@@ -71,6 +73,8 @@ def run(
     place = Records(records or path / "records")
     place.check_usable()
     made = plan(request, path / "splits")
+    if packed is not None:
+        made.leave_to_pack(packed)
     for text in made.notes:
         view.note(text)
     for each in made.not_run:
