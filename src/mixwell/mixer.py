@@ -465,7 +465,7 @@ class Mixer:
         if alone is None or alone.shape != logits.shape or not torch.allclose(alone, logits, rtol=1e-3, equal_nan=True):
             raise UnsupportedModelError(
                 f"the logits of {type(self.model).__name__} depend on the labels it is given (a decoder that reads "
-                f"them?), so that they cannot be taken out and mixed; only classifiers can be attached"
+                f"them?) or on random numbers of its own, so that labels cannot be taken out and mixed"
             )
         own = output.get("loss") if hasattr(output, "get") else next((t for t in output if t.dim() == 0), None)
         # Some models compute their loss in float32 from logits of low precision.
