@@ -141,7 +141,7 @@ def measure(methods: list[str], rows: int, length: int, rounds: int) -> list[dic
         row["wall"] = ratio_with_interval(wall[name], wall[PLAIN])
         row["plain_seconds"] = statistics.median(itertools.chain(*wall[PLAIN]))
         target = TARGETS.get(name, 1.01)
-        row["target"], row["reached"] = target, row["cpu"][1] <= target or row["wall"][1] <= target
+        row["target"], row["reached"] = target, max(row["cpu"][1], row["wall"][1]) <= target
         result.append(row)
     return result
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -417,13 +418,36 @@ def test_sampling_and_settings_round_trip(tiny: Path, data_file: Path, tmp_path:
         TrainSettings.from_dict({**record["settings"], "strange": 1})
 
 
-def test_two_processes(tiny: Path, data_file: Path, tmp_path: Path) -> None:
-    """torchrun: each process trains on half of the rows, and only the first writes."""
+LAUNCHERS = {
+    "torchrun": ["torch.distributed.run", "--nproc_per_node", "2", "--standalone"],
+    # Without a GPU too: its --cpu starts one process only, or needs MPI.
+    "accelerate": ["accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", "--mixed_precision", "no",
+                   "--num_machines", "1", "--dynamo_backend", "no", "--main_process_port", "0"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_two_processes(tiny: Path, data_file: Path, tmp_path: Path, launcher: str) -> None:
+    """Each process trains on half of the rows, and only the first writes; a resumed run repeats."""
     output = tmp_path / "run"
-    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--standalone", "-m", "mixwell"]
-    words = ["train", data_file, "--model", tiny, "--epochs", 2, "--batch-size", 8, "--output", output]
-    done = subprocess.run([*launch, *map(str, words)], capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
+    launch = [sys.executable, "-m", *LAUNCHERS[launcher], "-m", "mixwell", "train"]
+
+    def start(*words: Any) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run([*launch, *map(str, words)], capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stderr
+        return done
+
+    words = [data_file, "--model", tiny, "--epochs", 2, "--batch-size", 8, "--keep-checkpoints"]
+    done = start(*words, "--output", output)
+    if launcher == "torchrun":
+        again = tmp_path / "again"
+        shutil.copytree(output, again)
+        (again / "metrics.json").unlink()
+        shutil.rmtree(again / "model")
+        shutil.rmtree(again / "checkpoints" / "checkpoint-12")
+        start("--resume", again)
+        for name in ("model/model.safetensors", "predictions.parquet", "metrics.json"):
+            assert (again / name).read_bytes() == (output / name).read_bytes(), name
     assert done.stdout.count("run folder") == 1
     metrics = json.loads((output / "metrics.json").read_text())
     assert metrics["steps"] == 2 * -(-84 // 16)  # 84 training rows, 16 a step

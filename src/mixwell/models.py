@@ -203,6 +203,8 @@ def load(
             f"the like) beside the weights"
         )
     notes: list[str] = []
+    if not lost_weights(model, loading, head=True):
+        notes.append(f"{name} has a head of this size already: training goes on with it")
     _give_padding(tokenizer, model, name, notes)
     words = model.get_input_embeddings()
     if words is not None and len(tokenizer) > words.weight.shape[0]:
