@@ -151,9 +151,8 @@ def counted(rows: dict[str, tuple[str, str]]) -> str:
     }
     broken = f", {count['broken']} fail" if count["broken"] else ""
     return (
-        f"of {len(rows)}, {count['all'] + count['some']} resolve and fire ({count['all']} take every method with its "
-        f"defaults, {count['some']} refuse some), {count['error']} raise the documented error{broken}, "
-        f"{count['unbuilt']} cannot be built or run this way"
+        f"of {len(rows)}, {count['all'] + count['some']} resolve and fire, {count['error']} raise the documented "
+        f"error{broken}, {count['unbuilt']} cannot be built or run this way"
     )
 
 

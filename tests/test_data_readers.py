@@ -585,7 +585,7 @@ def test_unseen_label(tmp_path: Path) -> None:
     write_csv(tmp_path / "train.csv", rows_of())
     write_csv(tmp_path / "test.csv", [("one", "c0"), ("two", "c9")])
     message = fault(tmp_path)
-    assert "row test:2, column 'label': label 'c9' of test is not in train" in message
+    assert "test.csv: row 2, column 'label': label 'c9' of test is not in train" in message
 
 
 def test_options(tmp_path: Path) -> None:

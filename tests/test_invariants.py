@@ -45,7 +45,8 @@ def run(model, batch, name=None, pin=None, seed=5):
             torch.manual_seed(seed)
             with mixer.pin(**(pin or {})):
                 out = model(**batch)
-            assert pin or name == "none" or mixer.method.name == "ssmix" or any(mixer.last.active)  # something to see
+            plan = mixer.last
+            assert pin or plan.trivial or not mixer.sites or any(plan.active)  # else there is nothing to see
             out.loss.backward()
     return out.logits.detach(), out.loss.detach(), zoo.gradients(model)
 

@@ -350,10 +350,10 @@ def test_cost_of_a_cell(nodes: Nodes, cells: list[CellSpec], tmp_path: Path) -> 
     """benchmarks/cluster.py does it with 2,000."""
     engine = nodes.engine()
     work(many(cells[0], 2), tmp_path / "warm", _Kept(engine))
-    before, began = memory(), time.monotonic()
+    before, began = memory(), time.process_time()  # processor time: another program must not fail this
     outcome = work(many(cells[0], 300), tmp_path / "out", engine)
     assert len(outcome.trained) == 300
-    assert (time.monotonic() - began) / 300 < 0.05
+    assert (time.process_time() - began) / 300 < 0.05
     assert memory() - before < 30e6
 
 
@@ -398,11 +398,11 @@ def test_mistakes(place: Path, tmp_path: Path, capsys: Any, more: list[str], mes
 
 def test_no_cluster_on_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """The one that ran last is gone."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{port}")
-    with pytest.raises(RunError, match="this machine belongs to no Ray cluster; run `ray start --head`"):
-        Cluster().check()
+    with socket.socket() as held:  # bound, so that nobody else gets the port, but nobody listens
+        held.bind(("127.0.0.1", 0))
+        monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{held.getsockname()[1]}")
+        with pytest.raises(RunError, match="this machine belongs to no Ray cluster; run `ray start --head`"):
+            Cluster().check()
 
 
 def test_no_ray(place: Path, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811

@@ -58,9 +58,11 @@ def check(model, batch, method, options, expected, *, pin=None, hidden=True):
         for mine, other in zip(out.hidden_states, want.hidden_states, strict=True):
             difference = ((mine - other).abs() * want.mask.unsqueeze(-1)).max()
             assert difference < 1e-9
-    assert ours.keys() == theirs.keys()
+    assert ours.keys() >= theirs.keys()
     for name in ours:
-        torch.testing.assert_close(ours[name], theirs[name], rtol=0, atol=1e-9, msg=name)
+        # BatchMixup's dot loss does not read the head's bias; it gets a gradient of 0 all the same, for DDP.
+        want_gradient = theirs.get(name, torch.zeros_like(ours[name]))
+        torch.testing.assert_close(ours[name], want_gradient, rtol=0, atol=1e-9, msg=name)
     return plan
 
 

@@ -462,7 +462,9 @@ class Mixer:
         logits = self._logits(output)
         if logits is None:
             raise UnsupportedModelError(f"{type(self.model).__name__} returns no logits")
-        if alone is None or alone.shape != logits.shape or not torch.allclose(alone, logits, rtol=1e-3, equal_nan=True):
+        # DeBERTa flattens the logits of a regression, but only where it is given labels.
+        flat = torch.zeros(0) if alone is None else alone.flatten()
+        if flat.numel() != logits.numel() or not torch.allclose(flat, logits.flatten(), rtol=1e-3, equal_nan=True):
             raise UnsupportedModelError(
                 f"the logits of {type(self.model).__name__} depend on the labels it is given (a decoder that reads "
                 f"them?) or on random numbers of its own, so that labels cannot be taken out and mixed"
