@@ -15,6 +15,7 @@ import pytest
 
 from mixwell import calibration
 from mixwell.cli import main
+from mixwell.compare.records import Records
 from mixwell.errors import DataError, OptionError, RunError
 from mixwell.papers import measured, output, packs, pictures, planning, protocols, runner, sources, tables
 from mixwell.papers.measured import Cell, Measured, Outputs
@@ -196,13 +197,39 @@ def test_parts_make_one_pack(smoke: Any, tmp_path: Path, capsys: pytest.CaptureF
     with pytest.raises(RunError, match="not a pack"):
         output.pack(folder, folder, add=True)
     pack = str(tmp_path / "whole")
-    assert main(["paper", "run", "audit", *FAST, "--packed", pack, "--output", str(tmp_path / "rest")]) == 2
-    assert "nothing is left to do" in capsys.readouterr().err
     words = ["--packed", pack, "--seeds", "2", "--rows", rows[1], "--output", str(tmp_path / "rest")]
     assert main(["paper", "run", "audit", *FAST, *words]) == 0
+    assert len(Records(tmp_path / "rest" / "records").names()) == 2  # only the second seed was trained
+    assert len(measured.read(tmp_path / "rest").cells) == 4
     assert main(["paper", "pack", str(tmp_path / "rest"), pack, "--add"]) == 0
     more = [cell for cell in measured.read(pack).cells if cell.seed == 1]
     assert [cell.row for cell in more] == [rows[0], rows[1]]
+    # The page is of fewer trainings than the table now.
+    assert not (tmp_path / "whole" / "report-sample.html").exists()
+
+
+def test_a_run_takes_what_packs_of_other_experiments_have(
+    smoke: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The correct rows of the audit are rows of Table 2."""
+    pack = output.pack(smoke("amplify-table2"), tmp_path / "pack")
+    assert main(["paper", "run", "audit", *FAST, "--packed", str(pack), "--output", str(tmp_path / "run")]) == 0
+    folder, experiment = tmp_path / "run", protocols.get("audit")
+    names = set(Records(folder / "records").names())
+    lent = {cell.row for cell in measured.read(folder).cells if cell.key not in names}
+    shared = {run.row for run in experiment.cells("smoke")} & {cell.row for cell in measured.read(pack).cells}
+    assert lent == shared == {"No mixup", "EmbedMix", "TMix"}  # smoke leaves SentenceMix out of Table 2
+    made, whole = (json.loads((at / "table.json").read_text()) for at in (folder, smoke("audit")))
+    assert not made["missing"] and made["audit"] == whole["audit"]
+    assert not (folder / "report.html").exists()  # a pack has too little for a page
+    # A pack of such a run stands alone.
+    alone = output.pack(folder, tmp_path / "alone")
+    shutil.rmtree(pack)
+    assert output.write(alone)["audit"] == whole["audit"]
+    assert str(tmp_path) not in (alone / "run.json").read_text()
+    capsys.readouterr()
+    assert main(["paper", "run", "audit", *FAST, "--packed", str(smoke("audit")), "--output", str(tmp_path / "x")]) == 2
+    assert "is the folder of a run, not a pack" in capsys.readouterr().err
 
 
 def test_one_cell_reruns_to_the_same_number(smoke: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

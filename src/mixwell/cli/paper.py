@@ -61,7 +61,7 @@ def run(
     retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Try again what failed before.")] = False,
     new_data: Annotated[bool, typer.Option("--new-data", help="Go on though the data changed.")] = False,
     packed: Annotated[
-        str | None, typer.Option(help="A pack: leave out what it has. Then `mixwell paper pack --add` joins both.")
+        list[str] | None, typer.Option(help="A pack, of any experiment: take from it what it has. May be repeated.")
     ] = None,
     tables_only: Annotated[bool, typer.Option("--tables-only", help="Train nothing: tables from records.")] = False,
     level: _Level = 0.95,
@@ -88,7 +88,7 @@ def run(
     else:
         made = run_paper(
             wanted, folder, records=records, engine=lambda: make_engine("local", workers, threads, cache_dir),
-            view=make_view(max(workers, 1), quiet), retry_failed=retry_failed, new_data=new_data, packed=packed,
+            view=make_view(max(workers, 1), quiet), retry_failed=retry_failed, new_data=new_data, packed=packed or (),
             level=level,
         )  # fmt: skip
     _print(folder)

@@ -138,13 +138,15 @@ def read(folder: str | Path) -> Measured:
     run = read_json(path / "run.json", FORMAT, "the folder of a paper's run")
     if run["records"] == PACKED:
         return Measured(run, tuple(packs.cells(path, run)), tuple(map(tuple, run["failed"])), run["missing"])
-    records = Records(path / run["records"])
+    records, lent = Records(path / run["records"]), packs.lent(run.get("packs", ()))
     curve = get(run["experiment"]).curve is not None
     cells, failed, missing = [], [], 0
     for place in run["cells"]:
         record = _record(records, place["key"])
         if record is not None:
             cells.append(_cell(place, record, curve))
+        elif (other := lent.get(place["key"])) is not None:
+            cells.append(replace(other, **{**place, "metrics": tuple(place["metrics"])}))
         elif (failure := records.failure(place["key"])) is not None:
             failed.append(
                 (f"{place['dataset']}, {place['size']}, {place['row']}, seed {place['seed']}", failure.reason)
@@ -163,12 +165,21 @@ def _record(records: Records, key: str) -> Record | None:
 
 
 def summary(folder: str | Path, level: float = 0.95) -> Summary | None:
-    """The run as a comparison against plain training, for its page; None for a pack, or if there is nothing yet."""
+    """The run as a comparison against plain training, for its page.
+
+    None if there is nothing yet, for a pack, and for a run that has trainings from packs: these have too little for a
+    page, and one of the rest would contradict the table.
+    """
+    from mixwell.papers import packs
+
     path = Path(folder)
     run = read_json(path / "run.json", FORMAT, "the folder of a paper's run")
     if run["records"] == PACKED:
         return None
     records, experiment = Records(path / run["records"]), get(run["experiment"])
+    lent = packs.lent(run.get("packs", ()))
+    if any(place["key"] in lent and not records.has(place["key"]) for place in run["cells"]):
+        return None
     found = []
     for place in run["cells"]:
         record = _record(records, place["key"])

@@ -43,6 +43,8 @@ def write(folder: str | Path, level: float = 0.95) -> dict[str, Any]:
         write_text(
             path / PAGE, export.export(summary, "html", title=f"{experiment.name}: {made['title']}", texts=False)
         )
+    elif found.run["records"] != measured.PACKED:
+        (path / PAGE).unlink(missing_ok=True)  # of records that were fewer or others
     return made
 
 
@@ -61,10 +63,12 @@ def pack(folder: str | Path, target: str | Path, *, add: bool = False) -> Path:
         return figures.pack(source, Path(target))
     path = packs.pack(source, target, add=add)
     write(path)
+    parts = list(dict.fromkeys(cell.dataset for cell in measured.read(source).cells))
+    page = path / (f"report-{'-'.join(parts)}.html" if add else PAGE)
     if (source / PAGE).is_file():  # a pack has too little for it: it comes from the whole records
-        parts = list(dict.fromkeys(cell.dataset for cell in measured.read(source).cells))
-        name = f"report-{'-'.join(parts)}.html" if add else PAGE
-        write_text(path / name, (source / PAGE).read_text(encoding="utf-8"))
+        write_text(page, (source / PAGE).read_text(encoding="utf-8"))
+    else:
+        page.unlink(missing_ok=True)  # of fewer trainings than the table has now
     return path
 
 

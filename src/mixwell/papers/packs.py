@@ -4,14 +4,14 @@ PACK/run.json               as in the run's folder, without the user's paths; `e
 PACK/cells.jsonl            a line a cell: its identity (whose hash is its name), metrics, epochs and times
 PACK/outputs.safetensors    what `measured.Outputs` keeps of every test row; the test labels once for each test set
 
-Parts of an experiment that were run apart can be put together in one pack.
+Parts of an experiment that were run apart can be put together in one pack; a run can take from packs what they have.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -48,7 +48,7 @@ def pack(folder: str | Path, target: str | Path, *, add: bool = False) -> Path:
 
 
 def _without_paths(found: Measured) -> dict[str, Any]:
-    run = {**found.run, "records": PACKED, "failed": found.failed, "missing": found.missing}
+    run = {**found.run, "records": PACKED, "packs": [], "failed": found.failed, "missing": found.missing}
     run |= {"command": anonymous(found.run["command"]), "request": {**found.run["request"], "data": None}}
     if "/" in run["model"] and home(run["model"]).is_dir():
         run["model"] = Path(run["model"]).name
@@ -132,6 +132,21 @@ def _write(found: Measured, path: Path) -> None:
     with atomic_path(path / "outputs.safetensors") as place:
         save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, place)
     write_json(path / "run.json", found.run)
+
+
+def lent(folders: Sequence[str | Path]) -> dict[str, Cell]:
+    """The cells of some packs by their names; a cell of several is the last one's.
+
+    Raises:
+        RunError: a folder is no pack.
+    """
+    found: dict[str, Cell] = {}
+    for folder in folders:
+        there = read(folder)
+        if there.run["records"] != PACKED:
+            raise RunError(f"{folder} is the folder of a run, not a pack; name a pack, or share its --records")
+        found |= {cell.key: cell for cell in there.cells}
+    return found
 
 
 def cells(path: Path, run: Mapping[str, Any]) -> list[Cell]:

@@ -66,6 +66,8 @@ class Plan:
         not_run: what is left out against the protocol, and why.
         cut: what the user left out.
         notes: what was found out about data and model.
+        packs: folders of packs that have some of the trainings already.
+        packed: the names of those.
     """
 
     experiment: Experiment
@@ -76,6 +78,8 @@ class Plan:
     not_run: list[dict[str, str]] = field(default_factory=list)
     cut: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    packs: list[str] = field(default_factory=list)
+    packed: set[str] = field(default_factory=set)
 
     def leave_out(self, what: str, why: str) -> None:
         """Note something that is not run."""
@@ -83,20 +87,23 @@ class Plan:
         if entry not in self.not_run:
             self.not_run.append(entry)
 
-    def leave_to_pack(self, folder: str | Path) -> None:
-        """Leave out the trainings that a pack of the same experiment has."""
-        from mixwell.errors import RunError
-        from mixwell.papers.measured import read
+    def borrow(self, folders: Sequence[str | Path]) -> None:
+        """Take from packs what they have; experiments have trainings in common, so that any pack will do.
 
-        there = read(folder)
-        if there.run["experiment"] != self.experiment.name:
-            raise RunError(f"--packed {folder} is a pack of {there.run['experiment']}, not of {self.experiment.name}")
-        known = {cell.key for cell in there.cells}
-        kept = [(run, cell) for run, cell in zip(self.runs, self.cells) if cell.key not in known]
-        self.notes.append(f"{len(self.cells) - len(kept)} of {len(self.cells)} trainings are packed already.")
-        if not kept:
-            raise RunError(f"--packed {folder} has all {len(self.cells)} trainings: nothing is left to do")
-        self.runs, self.cells = [run for run, _ in kept], [cell for _, cell in kept]
+        Raises:
+            RunError: a folder is no pack.
+        """
+        from mixwell.papers import packs
+
+        self.packs = [str(home(folder).resolve()) for folder in folders]
+        self.packed = packs.lent(self.packs).keys() & {cell.key for cell in self.cells}
+        if folders:
+            self.notes.append(f"{len(self.packed)} of {len(self.cells)} trainings come from packs.")
+
+    @property
+    def wanted(self) -> list[CellSpec]:
+        """The cells that no pack has."""
+        return [cell for cell in self.cells if cell.key not in self.packed]
 
     def to_dict(self, records: str) -> dict[str, Any]:
         """What run.json holds."""
@@ -112,6 +119,7 @@ class Plan:
             "command": list(self.request.command),
             "request": {key: asked[key] for key in ("data", "model", "hub", "only", "rows", "seeds")},
             "records": records,
+            "packs": self.packs,
             "not_run": self.not_run,
             "cut": self.cut,
             "notes": self.notes,

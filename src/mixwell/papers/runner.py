@@ -12,7 +12,7 @@ A run's folder:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +37,7 @@ def run(
     view: View | None = None,
     retry_failed: bool = False,
     new_data: bool = False,
-    packed: str | Path | None = None,
+    packed: Sequence[str | Path] = (),
     level: float = 0.95,
 ) -> Mapping[str, Any]:
     """Run a protocol, or what is left of it, and write its tables; returns what table.json holds.
@@ -50,7 +50,7 @@ def run(
         view: is told what happens.
         retry_failed: try cells again that failed before.
         new_data: go on although the data changed.
-        packed: a pack of the same experiment; what it has is left out here, for `packs.pack` to put both together.
+        packed: packs, of this experiment or of others; what they have is taken from there.
         level: of the intervals.
 
     Raises:
@@ -73,8 +73,7 @@ def run(
     place = Records(records or path / "records")
     place.check_usable()
     made = plan(request, path / "splits")
-    if packed is not None:
-        made.leave_to_pack(packed)
+    made.borrow(packed)
     for text in made.notes:
         view.note(text)
     for each in made.not_run:
@@ -82,8 +81,8 @@ def run(
     where = "records" if records is None else str(home(records).resolve())
     write_json(path / "run.json", made.to_dict(where))
     place.create()
-    check_data(place, made.cells, new_data=new_data)
-    execute(made.cells, place, engine() if engine else InlineEngine(), view, retry_failed=retry_failed)
+    check_data(place, made.wanted, new_data=new_data)
+    execute(made.wanted, place, engine() if engine else InlineEngine(), view, retry_failed=retry_failed)
     return output.write(path, level=level)
 
 
