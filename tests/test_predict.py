@@ -211,6 +211,9 @@ def test_odd_texts_and_outputs(run: Path, tmp_path: Path, capsys: pytest.Capture
     assert (tmp_path / "link.csv").is_symlink() and (tmp_path / "real.csv").is_file()
     assert main("predict", run, tmp_path / "new.csv", "-o", "/dev/null", "-f", "csv") == 0
     assert Path("/dev/null").is_char_device()
+    if Path("/proc/self").is_dir():  # a folder that takes no files
+        assert main("predict", run, tmp_path / "new.csv", "-o", "/proc/out.csv") == 2
+        assert "/proc/out.csv: Permission denied" in capsys.readouterr().err
     assert main("predict", run, "a film", "--device", "nonsense") == 2
     assert "device 'nonsense'" in capsys.readouterr().err
 

@@ -38,7 +38,10 @@ def atomic_path(target: str | os.PathLike[str]) -> Iterator[Path]:
         yield target  # a device or a pipe: there is nothing to keep whole, and a rename would take its place
         return
     target.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{target.stem}.tmp-", suffix=target.suffix, dir=target.parent)
+    try:
+        handle, name = tempfile.mkstemp(prefix=f".{target.stem}.tmp-", suffix=target.suffix, dir=target.parent)
+    except FileNotFoundError as error:  # the folder is there, but takes no files: /proc and its like
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(target)) from error
     os.close(handle)
     temporary = Path(name)
     try:
