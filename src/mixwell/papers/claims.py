@@ -1,8 +1,8 @@
 """Does what a paper says hold? Its claims, and the order of its rows, against what was measured.
 
 A pair of rows bears a claim out if the interval of their difference lies on the claimed side of 0. A claim over
-several pairs holds if each pair does; it does not hold if a pair lies on the other side after Holm's adjustment over
-the claim's pairs; else there is not enough evidence.
+several pairs holds if each pair does ("where tested" if some were not run); it does not hold if a pair lies on the
+other side after Holm's adjustment over the claim's pairs; else there is not enough evidence.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 from mixwell.compare.intervals import holm
 from mixwell.papers.measured import Measured
-from mixwell.papers.pairs import FAILS, HOLDS, TIMES, UNKNOWN, UNSURE, Pair, Pairs, decide, direction
+from mixwell.papers.pairs import FAILS, HOLDS, PARTLY, TIMES, UNKNOWN, UNSURE, Pair, Pairs, decide, direction
 from mixwell.papers.protocols import METRICS, SAMPLE, Claim, Experiment
 
 Place = tuple[str, str]
@@ -33,7 +33,7 @@ def together(words: Sequence[str], pairs: Sequence[Pair | None], signs: Sequence
     if not known:
         return UNKNOWN
     if all(word == HOLDS for word, _, _ in known):
-        return HOLDS
+        return HOLDS if len(known) == len(pairs) else PARTLY
     adjusted = holm([pair.p for _, pair, _ in known])
     against = [p for p, (_, pair, sign) in zip(adjusted, known) if sign * pair.mean < 0 and pair.seeds > 1]
     return FAILS if any(p < 1 - level for p in against) else UNSURE
@@ -101,7 +101,7 @@ class Judge:
         found = [self.pairs.of(above, below, place, claim.metric, claim.of) for place in places]
         if len(places) == 1:
             return found[0]
-        return self.pairs.mean(found) if self.pairs.scored(claim.metric) and claim.of == "value" else None
+        return self.pairs.mean(found, places) if self.pairs.scored(claim.metric) and claim.of == "value" else None
 
     def _entry(self, above: str, below: str, where: str, pair: Pair | None, claim: Claim, sign: int) -> dict[str, Any]:
         entry: dict[str, Any] = {"above": above, "below": below, "where": where, "verdict": UNKNOWN}

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Sequence
 
 from mixwell.errors import OptionError, nearest
-from mixwell.papers.protocols import SCALES, DataSet, Experiment, Row
+from mixwell.papers.protocols import OURS, SCALES, DataSet, Experiment, Row
 
 _WIDTH = 118
 
@@ -33,7 +33,9 @@ def text(experiment: Experiment, scale: str | None = None) -> str:
     for name in (scale,) if scale else SCALES:
         lines += _grid(experiment, name)
     lines += _published(experiment)
-    lines += _listed("what the paper says", [f"{claim.says} [{claim.metric}]" for claim in experiment.claims])
+    said = {ours: [c for c in experiment.claims if c.says.startswith(OURS) == ours] for ours in (False, True)}
+    lines += _listed("what the paper says", [f"{claim.says} [{claim.metric}]" for claim in said[False]])
+    lines += _listed("our questions", [f"{claim.says.removeprefix(OURS)} [{claim.metric}]" for claim in said[True]])
     lines += _listed("not run by the project", [f"{each.what}: {each.why}" for each in experiment.not_run])
     lines += _listed("remarks", [*experiment.notes, *paper.notes])
     return "\n".join(lines) + "\n"
@@ -68,9 +70,12 @@ def _data(data: DataSet) -> str:
         return f"{data.key}: {data.derived}"
     where = [f"folder {data.folder}"] if data.folder else []
     where += [f"hub {data.hub}"] if data.hub else []
-    more = [f"{data.metric}", *([data.difference] if data.difference else []),
-            *([data.available] if data.available else [])]  # fmt: skip
-    return f"{data.key}: {data.title} ({'; '.join(where)}); {'; '.join(more)}"
+    parts = [f"{name} from {part.text}" for name, part in data.splits.items() if part.text != name]
+    sizes = [f"{name} {size}" for name, size in data.published.items()]
+    own = [f"{name} {value}" for name, value in (*data.training.items(), *data.options.items())]
+    more = [data.metric, ", ".join(parts), f"in the paper: {', '.join(sizes)}" if sizes else "",
+            f"with {', '.join(own)}" if own else "", data.difference, data.local, data.available]  # fmt: skip
+    return f"{data.key}: {data.title} ({'; '.join(where)}); {'; '.join(text for text in more if text)}"
 
 
 def _datasets(experiment: Experiment) -> list[str]:

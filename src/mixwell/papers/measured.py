@@ -89,6 +89,11 @@ class Cell:
     result: Mapping[str, Any] = field(repr=False)
     outputs: Outputs = field(repr=False)
 
+    @property
+    def title(self) -> str:
+        """Its place, in words."""
+        return place_title(vars(self))
+
     @cached_property
     def seed_result(self) -> SeedResult:
         """For the statistics."""
@@ -148,12 +153,15 @@ def read(folder: str | Path) -> Measured:
         elif (other := lent.get(place["key"])) is not None:
             cells.append(replace(other, **{**place, "metrics": tuple(place["metrics"])}))
         elif (failure := records.failure(place["key"])) is not None:
-            failed.append(
-                (f"{place['dataset']}, {place['size']}, {place['row']}, seed {place['seed']}", failure.reason)
-            )
+            failed.append((place_title(place), failure.reason))
         else:
             missing += 1
     return Measured(run, tuple(cells), tuple(failed), missing)
+
+
+def place_title(place: Mapping[str, Any]) -> str:
+    """The place of a training in a table, in words."""
+    return f"{place['dataset']}, {place['size']}, {place['row']}, seed {place['seed']}"
 
 
 def _record(records: Records, key: str) -> Record | None:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from mixwell.files import write_json, write_text
-from mixwell.papers.protocols import get
+from mixwell.papers.protocols import METRICS, OURS, get
 
 PAGE = "report.html"
 # How many digits a metric has in tables, and its name there.
 _DIGITS = {"train_loss": 3, "time_ratio": 2, "seconds_saved": 0}
 _NAMES = {"mcc": "MCC", "nll": "test loss", "ece": "ECE", "macro_f1": "macro-F1", "train_loss": "train loss",
-          "time_ratio": "time", "seconds_saved": "seconds saved"}  # fmt: skip
+          "nll_after": "test loss after T", "ece_after": "ECE after T", "time_ratio": "time",
+          "seconds_saved": "seconds saved"}  # fmt: skip
 
 
 def write(folder: str | Path, level: float = 0.95) -> dict[str, Any]:
@@ -61,15 +63,30 @@ def pack(folder: str | Path, target: str | Path, *, add: bool = False) -> Path:
     source = Path(folder)
     if (source / "figure.json").is_file():
         return figures.pack(source, Path(target))
+    pages = measured.read(target).run.get("pages", {}) if add else {}
     path = packs.pack(source, target, add=add)
     write(path)
-    parts = list(dict.fromkeys(cell.dataset for cell in measured.read(source).cells))
-    page = path / (f"report-{'-'.join(parts)}.html" if add else PAGE)
     if (source / PAGE).is_file():  # a pack has too little for it: it comes from the whole records
-        write_text(page, (source / PAGE).read_text(encoding="utf-8"))
-    else:
-        page.unlink(missing_ok=True)  # of fewer trainings than the table has now
+        cells = measured.read(source).cells
+        parts = list(dict.fromkeys(cell.dataset for cell in cells))
+        name = f"report-{'-'.join(parts)}.html" if add else PAGE
+        write_text(path / name, (source / PAGE).read_text(encoding="utf-8"))
+        pages = {**pages, name: {"datasets": parts, "cells": len(cells)}}
+    _keep_pages(path, pages)
     return path
+
+
+def _keep_pages(path: Path, pages: Mapping[str, Any]) -> None:
+    """Remove the pages of a pack that are of fewer trainings than its tables, and note the others."""
+    from mixwell.papers import measured
+
+    found = measured.read(path)
+    sizes = Counter(cell.dataset for cell in found.cells)
+    kept = {name: page for name, page in pages.items() if page["cells"] == sum(sizes[key] for key in page["datasets"])}
+    for file in path.glob("report*.html"):
+        if file.name not in kept:
+            file.unlink()
+    write_json(path / "run.json", {**found.run, "pages": kept})
 
 
 # --- Markdown --------------------------------------------------------------------------------------------------------
@@ -83,9 +100,16 @@ def markdown(made: Mapping[str, Any], picture: str | None = None) -> str:
         f"Scale `{made['scale']}`, model `{Path(made['model']).name if made['model'] else '-'}`. {made['best_epoch']}"
         + (f" Published ±: {made['spread']}; ours: standard deviation over seeds." if made["spread"] else ""),
         f"Differences are paired, with {100 * made['level']:g} % intervals; + and - behind other metrics: better and "
-        "worse than plain training; verdicts are adjusted over the rows (Holm), intervals are not; time: an epoch's, "
-        "relative to plain training.",
+        "worse than plain training (after T, the temperature, over seeds alone); verdicts are adjusted over the rows "
+        "(Holm), intervals are not; time: an epoch's, relative to plain training, which means little if anything else "
+        "ran beside it (--workers) or it was interrupted.",
     ]
+    if made["scale"] == "small":
+        about.append(
+            "**A small run: a small model on samples of the data, beside published numbers of "
+            f"{made['published_model']} on other amounts of it. Only directions can be compared; a claim that fails "
+            "here fails for this model and these sizes.**"
+        )
     if made["scale"] == "smoke":
         about.append("**A smoke run: sample data and a tiny random model. It says nothing about the paper.**")
     if picture:
@@ -97,8 +121,9 @@ def markdown(made: Mapping[str, Any], picture: str | None = None) -> str:
         parts.append(_audit(made))
     if made["orders"]:
         parts.append(_orders(made))
-    if made["claims"]:
-        parts.append(_claims(made))
+    for title, ours in (("What the paper says", False), ("Our questions", True)):
+        if claims := [claim for claim in made["claims"] if claim["says"].startswith(OURS) == ours]:
+            parts.append(_claims(title, claims))
     parts.append(_rest(made))
     return "\n\n".join(parts) + "\n"
 
@@ -130,11 +155,13 @@ def _place(made: Mapping[str, Any], place: tuple[str, str]) -> str:
     cells = {(c["row"], c["metric"]): c for c in made["cells"] if (c["dataset"], c["size"]) == place}
     metrics = list(dict.fromkeys(metric for _, metric in cells))
     printed = {metric: any(cells[key]["published"] for key in cells if key[1] == metric) for metric in metrics}
-    header = ["row"]
+    header, experiment = ["row"], get(made["experiment"])
     for metric in metrics:
         name = _NAMES.get(metric, metric)
-        if metric == "nll" and get(made["experiment"]).factor != 1:
-            name += f" x {get(made['experiment']).factor:g}"
+        if metric.startswith("nll") and experiment.factor != 1:
+            name += f" x {experiment.factor:g}"
+        if metric == "nll" and experiment.curve == "test_loss":
+            name += ", last epoch"
         header += [f"{name} published", "measured"] if printed[metric] else [name]
         header += [f"difference to {made['plain']}", "verdict"] if metric == metrics[0] else []
     lines = []
@@ -144,10 +171,13 @@ def _place(made: Mapping[str, Any], place: tuple[str, str]) -> str:
         for metric in metrics:
             line += _columns(cells.get((row, metric)), metric, printed[metric], metric == metrics[0])
         lines.append(line)
-    seeds = max(cell["seeds"] for cell in cells.values())
+    counts = {cell["seeds"] for cell in cells.values() if cell["seeds"]} or {0}
+    seeds = max(counts)
+    few = f"{min(counts)} to " if min(counts) < seeds else ""
     beside = next(iter(cells.values()))["beside"]
     stands = f", beside the published {beside}" if any(printed.values()) and beside not in (None, place[1]) else ""
-    title = f"## {place[0]}, {place[1]}{stands} ({seeds} seed{'s' if seeds != 1 else ''})"
+    mean = next((cell["derived"] for cell in cells.values() if get(made["experiment"]).is_mean(place[0])), None)
+    title = f"## {mean or place[0]}, {place[1]}{stands} ({few}{seeds} seed{'s' if seeds != 1 else ''})"
     return f"{title}\n\n{lines_of(header, lines)}"
 
 
@@ -168,12 +198,16 @@ def _columns(entry: Mapping[str, Any] | None, metric: str, printed: bool, main: 
 
 def _audit(made: Mapping[str, Any]) -> str:
     lines = [
-        [entry["row"], f"{entry['dataset']}, {entry['size']}", _interval(entry["cost"], "accuracy"),
-         str(entry["cost"]["seeds"]), entry["verdict"]]
-        for entry in made["audit"]
+        [_NAMES.get(entry["metric"], entry["metric"]), entry["row"], f"{entry['dataset']}, {entry['size']}",
+         _interval(entry["cost"], entry["metric"]), str(entry["cost"]["seeds"]), entry["verdict"]]
+        for entry in sorted(made["audit"], key=lambda entry: list(METRICS).index(entry["metric"]))
     ]  # fmt: skip
-    words = f"Points of accuracy that the published label mistake costs, with {100 * made['level']:g} % intervals."
-    header = ["baseline", "data", "cost of the mistake", "seeds", "verdict"]
+    words = (
+        f"What the published label mistake costs, with {100 * made['level']:g} % intervals: points of accuracy lost, "
+        f"test loss x {get(made['experiment']).factor:g} and points of calibration error added. Verdicts are adjusted "
+        "over the three baselines."
+    )
+    header = ["metric", "baseline", "data", "cost of the mistake", "seeds", "verdict"]
     return f"## The label mistake\n\n{words}\n\n{lines_of(header, lines)}"
 
 
@@ -194,9 +228,9 @@ def _orders(made: Mapping[str, Any]) -> str:
     return f"## Does the published order hold?\n\n{lines_of(header, lines)}"
 
 
-def _claims(made: Mapping[str, Any]) -> str:
+def _claims(title: str, claims: Sequence[Mapping[str, Any]]) -> str:
     lines = []
-    for claim in made["claims"]:
+    for claim in claims:
         published, metric = claim["published"], claim["metric"]
         size = published["difference"] if published["difference"] is not None else published["ratio"]
         detail = "; ".join(
@@ -206,17 +240,26 @@ def _claims(made: Mapping[str, Any]) -> str:
         )
         shown = f"{published['pairs_that_hold']} of {published['pairs_known']}" if published["pairs_known"] else "-"
         lines.append(
-            [claim["says"], "" if size is None else f"{size:g}", shown, claim["tested"], claim["verdict"], detail]
+            [
+                claim["says"].removeprefix(OURS),
+                "" if size is None else f"{size:g}{_fits(claim)}",
+                shown,
+                claim["tested"],
+                claim["verdict"],
+                detail,
+            ]
         )
-    header = [
-        "the paper says",
-        "published size",
-        "pairs in its own numbers",
-        "tested",
-        "verdict",
-        "measured (first four)",
-    ]
-    return f"## What the paper says\n\n{lines_of(header, lines)}"
+    header = ["claim", "published size", "pairs in its own numbers", "tested", "verdict on the direction",
+              "measured (first four)"]  # fmt: skip
+    return f"## {title}\n\n{lines_of(header, lines)}"
+
+
+def _fits(claim: Mapping[str, Any]) -> str:
+    """Whether the interval of the one pair of a claim has its published size."""
+    found, size = [pair["difference"] for pair in claim["pairs"] if "difference" in pair], claim["published"]
+    if len(found) != 1 or found[0]["lo"] is None or size["difference"] is None:
+        return ""
+    return " (in the interval)" if found[0]["lo"] <= size["difference"] <= found[0]["hi"] else " (not in the interval)"
 
 
 def _rest(made: Mapping[str, Any]) -> str:

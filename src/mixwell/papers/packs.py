@@ -77,7 +77,8 @@ def joined(old: Measured, new: Measured, where: str) -> Measured:
     places = {_place(each): each for part in (old, new) for each in part.run["cells"]}
     places = dict(sorted(places.items(), key=lambda item: order.get(item[0][0], -1)))
     cells = {_place(vars(cell)): cell for part in (old, new) for cell in part.cells}
-    failed = {what: why for part in (old, new) for what, why in part.failed}
+    trained = {cell.title for cell in cells.values()}
+    failed = {what: why for part in (old, new) for what, why in part.failed if what not in trained}
     done = {experiment.dataset(key[0]).title for key in cells}
     not_run = {each["what"]: each for part in (old, new) for each in part.run["not_run"] if each["what"] not in done}
     run = {
@@ -85,7 +86,7 @@ def joined(old: Measured, new: Measured, where: str) -> Measured:
         "earlier": [*old.run.get("earlier", []), old.run["command"]],
         "request": {**new.run["request"], "only": _union(old, new)},
         "not_run": list(not_run.values()),
-        "cut": _cuts(old, new, [key[0] for key in places]),
+        "cut": _cuts(new, list(places)),
         "notes": list(dict.fromkeys([*old.run["notes"], *new.run["notes"]])),
         "cells": list(places.values()),
         "failed": list(failed.items()),
@@ -104,15 +105,21 @@ def _union(old: Measured, new: Measured) -> list[str]:
     return list(dict.fromkeys([*both[0], *both[1]])) if all(both) else []
 
 
-def _cuts(old: Measured, new: Measured, there: list[str]) -> list[str]:
-    """What the command lines left out of both; data sets that one of them has are not left out."""
-    made = [text for part in (old, new) for text in part.run["cut"] if not text.startswith("--only")]
-    if _union(old, new):
-        experiment, scale = get(new.run["experiment"]), new.run["scale"]
-        wanted = dict.fromkeys(run.dataset for run in experiment.cells(scale))
-        if gone := [key for key in wanted if key not in there]:
-            made.append(f"--only leaves out the data sets {', '.join(gone)}.")
-    return list(dict.fromkeys(made))
+def _cuts(part: Measured, places: Sequence[tuple[Any, ...]]) -> list[str]:
+    """What all parts together leave out of the protocol, in words."""
+    wanted = [_place(vars(run)) for run in get(part.run["experiment"]).cells(part.run["scale"])]
+    there = dict.fromkeys(place[0] for place in places)
+    gone = [key for key in dict.fromkeys(place[0] for place in wanted) if key not in there]
+    made = [f"The data sets {', '.join(gone)} are left out."] if gone else []
+    for key in there:
+        mine, all_of_it = ({place[1:] for place in each if place[0] == key} for each in (places, wanted))
+        rows = dict.fromkeys(place[2] for place in wanted if place[0] == key)
+        if missing := [row for row in rows if row not in {place[1] for place in mine}]:
+            made.append(f"{key}: the rows {', '.join(map(repr, missing))} are left out.")
+        have, want = (len({place[2] for place in each}) for each in (mine, all_of_it))
+        if have < want:
+            made.append(f"{key}: {have} of {want} seeds.")
+    return made
 
 
 def _write(found: Measured, path: Path) -> None:

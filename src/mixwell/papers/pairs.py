@@ -1,8 +1,8 @@
 """Paired differences between two rows of a table, in the units of the paper.
 
 Scores (accuracy, MCC, F1, NLL, ECE) are paired by seed and by test row, as in `mixwell compare`. Numbers that a
-training has one of (time, losses at its end) are paired by seed. Variances over seeds are compared by Pitman and
-Morgan's test.
+training has one of (time, losses at its end, scores after the temperature, whose probabilities packs do not have) are
+paired by seed alone. Variances over seeds are compared by Pitman and Morgan's test.
 """
 
 from __future__ import annotations
@@ -21,8 +21,10 @@ from mixwell.compare.statistics import paired_difference
 from mixwell.papers.measured import Cell, Measured
 from mixwell.papers.protocols import METRICS, Experiment
 
+AFTER = "_after"  # a metric of the probabilities after the temperature
 TIMES = ("time_ratio", "minutes_per_epoch", "seconds_saved")
 HOLDS, FAILS, UNSURE, UNKNOWN = "holds", "does not hold", "not enough evidence", "unknown"
+PARTLY = "holds where tested"  # not all of it was run
 Seeds = Mapping[int, Cell]
 
 
@@ -87,7 +89,7 @@ class Pairs:
 
     def factor(self, metric: str) -> float:
         """What a measured value is multiplied by to stand beside a published one."""
-        return self.experiment.factor if metric in SCORES else 1.0
+        return self.experiment.factor if metric.removesuffix(AFTER) in SCORES else 1.0
 
     def value(self, cell: Cell, metric: str, of: str = "value") -> float:
         """A number of one training, in the units of the paper.
@@ -105,6 +107,8 @@ class Pairs:
             return float(late.mean() if of == "value" else late.std())
         if metric == "nll" and self.experiment.curve == "test_loss":
             return float(curve[-1]["test_loss"]) * self.factor(metric)
+        if metric.endswith(AFTER):
+            return float(cell.result["test"]["after"][metric.removesuffix(AFTER)]) * self.factor(metric)
         return cell.value(metric) * self.factor(metric)
 
     def scored(self, metric: str) -> bool:
@@ -144,8 +148,15 @@ class Pairs:
         p = 1.0 if flat else float(stats.pearsonr(x - y, x + y).pvalue)
         return Pair(gap, math.nan, math.nan, p, math.nan, len(seeds))
 
-    def mean(self, pairs: Sequence[Pair | None]) -> Pair | None:
-        """The mean of differences on several data sets, taken as they are: their errors are independent."""
+    def mean(self, pairs: Sequence[Pair | None], places: Sequence[tuple[str, str]]) -> Pair | None:
+        """The mean of differences on several data sets, taken as they are.
+
+        Errors of data sets with texts in common are taken to go together, those of others to be independent.
+
+        Args:
+            pairs: a difference for each place; None makes it unknown.
+            places: (data set, size).
+        """
         from scipy import stats
 
         known = [pair for pair in pairs if pair is not None]
@@ -155,12 +166,16 @@ class Pairs:
         seeds = min(pair.seeds for pair in known)
         # Standard errors as the intervals have them, so that what widened those widens this one too.
         reach = [stats.t.ppf(0.5 + self.level / 2, pair.df) for pair in known]
-        v = np.array([((pair.hi - pair.lo) / 2 / t) ** 2 for pair, t in zip(known, reach)]) / len(known) ** 2
+        kin: dict[str, list[tuple[float, float]]] = {}
+        for pair, t, (dataset, _) in zip(known, reach, places):
+            kin.setdefault(self.experiment.dataset(dataset).texts, []).append(((pair.hi - pair.lo) / 2 / t, pair.df))
+        v = np.array([sum(error for error, _ in each) ** 2 for each in kin.values()]) / len(known) ** 2
+        least = [min(df for _, df in each) for each in kin.values()]
         if not np.isfinite(v).all():
             return Pair(mean, math.nan, math.nan, 1.0, math.nan, seeds)
         if v.sum() == 0:
             return Pair(mean, mean, mean, 1.0 if mean == 0 else 0.0, math.inf, seeds)
-        df = float(v.sum() ** 2 / sum(each**2 / pair.df for each, pair in zip(v, known))) if v.any() else math.inf
+        df = float(v.sum() ** 2 / sum(each**2 / own for each, own in zip(v, least))) if v.any() else math.inf
         df = df if math.isfinite(df) else 1e9
         error = math.sqrt(v.sum())
         half = float(stats.t.ppf(0.5 + self.level / 2, df)) * error

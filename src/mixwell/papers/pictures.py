@@ -28,7 +28,7 @@ def panels(made: Mapping[str, Any]) -> dict[str, list[Bar]]:
     if made["audit"]:
         for entry in made["audit"]:
             cost = entry["cost"]
-            if cost["lo"] is not None:
+            if entry["metric"] == "accuracy" and cost["lo"] is not None:
                 bar = Bar(entry["row"], cost["mean"], cost["lo"], cost["hi"])
                 found.setdefault(f"{entry['dataset']}, {entry['size']}", []).append(bar)
         return found

@@ -60,13 +60,14 @@ def train(rows: Any, labels: Any, row: Mapping[str, Any], parameters: Mapping[st
     Args:
         rows: (B, 2).
         labels: (B,).
-        row: of the protocol: `method`, and `weights` as of the method batchmixup.
+        row: of the protocol: `method`, and `weights`, `loss_form` and `points` as of the method batchmixup.
         parameters: of the figure.
         seed: of the network and of the mixing.
     """
     import torch
     import torch.nn.functional as F
 
+    from mixwell.methods.batchmixup import compose
     from mixwell.plan import generator, sample_beta
 
     width = parameters["hidden"]
@@ -81,11 +82,15 @@ def train(rows: Any, labels: Any, row: Mapping[str, Any], parameters: Mapping[st
         vectors = hidden(rows)
         if row["method"] == "batchmixup":
             wide = 1 if row.get("weights") == "sample" else width
-            policy = sample_beta(1.0, (len(rows), len(rows), wide), rng).float()
+            policy = sample_beta(1.0, (row.get("points", len(rows)), len(rows), wide), rng).float()
             share = torch.softmax(policy, dim=1).expand(-1, -1, width)
-            logits = head(torch.einsum("nbd,bd->nd", share, vectors))
-            wanted = share.mean(2) @ F.one_hot(labels, logits.shape[1]).float()
-            loss = -(wanted * logits.log_softmax(1)).sum(1).mean()
+            points = compose(share, vectors)
+            if row.get("loss_form") == "dot":
+                loss = -(points * compose(share, head.weight[labels])).sum(1).mean()
+            else:
+                logits = head(points)
+                wanted = share.mean(2) @ F.one_hot(labels, logits.shape[1]).float()
+                loss = -(wanted * logits.log_softmax(1)).sum(1).mean()
         else:
             loss = F.cross_entropy(head(vectors), labels)
         optimiser.zero_grad()

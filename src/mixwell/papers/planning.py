@@ -68,6 +68,7 @@ class Plan:
         notes: what was found out about data and model.
         packs: folders of packs that have some of the trainings already.
         packed: the names of those.
+        local: keys of the data sets that were found in a local folder.
     """
 
     experiment: Experiment
@@ -80,6 +81,7 @@ class Plan:
     notes: list[str] = field(default_factory=list)
     packs: list[str] = field(default_factory=list)
     packed: set[str] = field(default_factory=set)
+    local: set[str] = field(default_factory=set)
 
     def leave_out(self, what: str, why: str) -> None:
         """Note something that is not run."""
@@ -97,8 +99,6 @@ class Plan:
 
         self.packs = [str(home(folder).resolve()) for folder in folders]
         self.packed = packs.lent(self.packs).keys() & {cell.key for cell in self.cells}
-        if folders:
-            self.notes.append(f"{len(self.packed)} of {len(self.cells)} trainings come from packs.")
 
     @property
     def wanted(self) -> list[CellSpec]:
@@ -161,8 +161,11 @@ def plan(request: Request, splits: Path) -> Plan:
                 problems.append(located.problem)
                 made.leave_out(dataset.title, located.problem)
                 continue
-            if dataset.difference:
-                made.notes.append(f"{dataset.title}: {dataset.difference.rstrip('.')}.")
+            for text in (dataset.difference, dataset.local if located.path is not None else None):
+                if text:
+                    made.notes.append(f"{dataset.title}: {text.rstrip('.')}.")
+            if located.path is not None:
+                made.local.add(key)
             _add(made, [run for run in runs if run.dataset == key], located, splits, fits)
     if not made.cells:
         reasons = problems or [f"{each['what']}: {each['why']}" for each in made.not_run]
@@ -254,6 +257,11 @@ def _add(made: Plan, runs: Sequence[Run], located: Located, splits: Path, fits: 
                 dataset, located, seed=cut, validation_rows=run.validation_rows, test_rows=run.test_rows, folder=splits
             )
             cuts[cut] = source, source.load()
+            leaks = [f"{count} {name} rows" for name, count in cuts[cut][1].leaks.items() if count]
+            if leaks and len(cuts) == 1:  # of the first cut, where each seed has its own
+                made.notes.append(
+                    f"{dataset.title}: {' and '.join(leaks)} have their text in train too, before sampling."
+                )
         source, data = cuts[cut]
         fit = fit or _Model(made, run.model, data, fits)
         sample = Sample(run.fraction, None, run.max_train)
@@ -351,7 +359,7 @@ def _explain_protocol(made: Plan) -> None:
     for each in experiment.not_run:
         own = model is not None and made.model == model.source and each.what.startswith(model.title.split(",")[0])
         known = [entry["what"] for entry in made.not_run]
-        if each.what not in ran and each.what not in known and not own:
+        if each.what not in ran and each.what not in known and not own and (made.local or not each.local):
             made.leave_out(each.what, each.why)
     chosen = experiment.scales.get(request.scale)
     made.notes += chosen.notes if chosen else ()

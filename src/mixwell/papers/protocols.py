@@ -7,8 +7,10 @@ A file describes one paper. Its tables and keys (a star marks what must be there
     [datasets.KEY]          title*; folder (local name), hub (id), label and hub_label (columns), classes, metric,
                             splits (train, validation, test = "SPLIT", "SPLIT:ROWS" or "SPLIT:25%" of the source),
                             published (the sizes the paper gives), training and options (what differs for this data
-                            set), difference (how our copy differs), available (what a user has to bring); derived (a
-                            column of the table that is computed from others: such a data set has nothing else)
+                            set), difference (of what is measured here), local (how
+                            our local copy differs), available (what a user has to bring), kin (the
+                            same word for data sets with texts in common); derived (a column of the table that is
+                            computed from others: such a data set has nothing else)
     [scales.small|smoke]    defaults for every experiment of the file, see below
     [experiments.NAME]
       kind*                 "table" or "figure"
@@ -35,10 +37,10 @@ A file describes one paper. Its tables and keys (a star marks what must be there
       claims                says* (our words), metric, of ("value" or "spread"), datasets, sizes, above, below (rows:
                             each of `above` is better than each of `below`), difference or ratio (the published size)
       skip                  rows, datasets, sizes whose combinations are not run
-      not_run               what*, why*
+      not_run               what*, why*; local (not said of data from the hub)
       notes                 what somebody who repeats it must know
       scales.small|smoke    model, datasets, rows, sizes, beside (size here -> published size it stands next to), seeds,
-                            test_rows, validation_rows, training, by_size (size -> training), skip, parameters, notes
+                            test_rows, validation_rows, training, skip, parameters, notes
 
 `full` is the paper's protocol; `small` is for two CPU cores; `smoke` runs on the sample data with a tiny random model.
 """
@@ -64,17 +66,21 @@ __all__ = [
 
 SCALES = ("full", "small", "smoke")
 SPLITS = ("train", "validation", "test")
+OURS = "Our question: "  # how claims begin that are no paper's
 FAULTS = ("label_permutation",)
 CURVES = ("train_loss", "test_loss")
-# Metrics of published numbers -> whether higher is better. The first five are names of `mixwell.calibration.METRICS`.
+# Metrics -> whether higher is better. The first five are names of `mixwell.calibration.METRICS`; `_after` is after the
+# temperature, which no paper has.
 METRICS = {
     "accuracy": True,
     "mcc": True,
     "macro_f1": True,
     "nll": False,
     "ece": False,
+    "nll_after": False,
+    "ece_after": False,
     "minutes_per_epoch": False,
-    "seconds_saved": True,
+    "seconds_saved": False,
     "train_loss": False,
     "time_ratio": False,
 }
@@ -123,6 +129,12 @@ class Part:
     rows: int | None = None
     share: float | None = None
 
+    @property
+    def text(self) -> str:
+        """As it is written."""
+        more = f":{self.rows}" if self.rows is not None else f":{100 * self.share:g}%" if self.share is not None else ""
+        return f"{self.source}{more}"
+
 
 @dataclass(frozen=True)
 class Located:
@@ -155,8 +167,15 @@ class DataSet:
     training: dict[str, Any] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
     difference: str | None = None
+    local: str | None = None
     available: str | None = None
     derived: str | None = None
+    kin: str | None = None
+
+    @property
+    def texts(self) -> str:
+        """The same for data sets that have texts in common."""
+        return self.kin or self.folder or self.key
 
     def locate(self, root: str | Path | None) -> Located:
         """Look for the local folder below `root`, and say what of it is missing.
@@ -168,7 +187,7 @@ class DataSet:
             from mixwell.data import sample_folder
 
             return Located(sample_folder(), None, {"source": str(sample_folder()), "label": "label"})
-        instead = f", or load the hub data set {self.hub}" if self.hub else ""
+        instead = f", or add --hub to load {self.hub} from the hub" if self.hub else ""
         more = f" ({self.available})" if self.available else ""
         if self.folder is None or root is None:
             where = f"a folder named {self.folder}" if self.folder else "a local folder"
@@ -307,6 +326,7 @@ class NotRun:
 
     what: str
     why: str
+    local: bool = False
 
 
 @dataclass(frozen=True)
@@ -337,7 +357,6 @@ class Scale:
     test_rows: int | None = None
     validation_rows: int | None = None
     training: dict[str, Any] = field(default_factory=dict)
-    by_size: dict[str, Any] = field(default_factory=dict)
     skip: tuple[Skip, ...] = ()
     parameters: dict[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
@@ -357,7 +376,7 @@ class Run:
         size: label of the size; `fraction` and `max_train` are what it means for `TextData.sample`.
         beside: the published size this one stands next to, or None.
         row: label of the row; `method` and `options` are what it means.
-        draws: updates a mini-batch, each with new draws; a runner that trains `draws` times the epochs instead says so.
+        draws: updates a mini-batch, each with new draws.
         fault: a mistake of the published code to repeat on purpose, or None.
         model: what `mixwell.models` loads, or `tiny`.
         seed: from 0.
@@ -439,6 +458,10 @@ class Experiment:
             return SAMPLE
         return next(data for data in self.datasets if data.key == key)
 
+    def is_mean(self, key: str) -> bool:
+        """Whether a column is a mean over data sets."""
+        return self.dataset(key).derived is not None
+
     def row(self, label: str) -> Row:
         """Return a row by label."""
         return next(row for row in self.rows if row.label == label)
@@ -477,7 +500,7 @@ class Experiment:
             if row.method != "none":
                 options = {**data.options, **options}
             build(row.method, options)
-            training = {**self.training, **data.training, **chosen.training, **chosen.by_size.get(text, {})}
+            training = {**self.training, **data.training, **chosen.training}
             if training.get("best_metric") == "main":
                 training["best_metric"] = data.metric
             settings: dict[str, Any] = {name: value for name, value in training.items() if name in SETTINGS}
@@ -519,16 +542,6 @@ class Experiment:
             if number.metric == wanted and value is not None:
                 found[number.row, number.dataset, number.size] = value
         return found
-
-    def order(self, dataset: str, size: str, metric: str | None = None) -> list[str]:
-        """Return the rows with a published number, best first; rows that are not trained are left out."""
-        metric = metric or self.dataset(dataset).metric
-        found = {
-            row: value
-            for (row, data, at), value in self.values(metric).items()
-            if (data, at) == (dataset, size) and self.row(row).derived is None
-        }
-        return sorted(found, key=lambda row: found[row], reverse=METRICS[metric])
 
     def _scale(self, name: str) -> Scale:
         if name not in SCALES:

@@ -251,9 +251,6 @@ class _File:
         self.training(f"{where}.training", scale.training)
         sizes = scale.sizes or experiment.sizes
         self.check_sizes(where, sizes)
-        for size, training in scale.by_size.items():
-            self.known(f"{where}.by_size", size, sizes, "size")
-            self.training(f"{where}.by_size.{size}", training)
         for here, there in scale.beside.items():
             self.known(f"{where}.beside", here, sizes, "size")
             self.known(f"{where}.beside", there, experiment.sizes, "size")

@@ -60,10 +60,11 @@ def run(
     from mixwell.compare.live import View
     from mixwell.compare.records import Records
     from mixwell.compare.schedule import check_data, execute
-    from mixwell.papers import output
+    from mixwell.papers import output, tables
 
     path = Path(folder or request.folder())
     check_folder(path, request.name)
+    tables.check_level(level)
     experiment = get(request.name)
     if not experiment.trained:
         from mixwell.papers import figures
@@ -74,6 +75,8 @@ def run(
     place.check_usable()
     made = plan(request, path / "splits")
     made.borrow(packed)
+    if packed:
+        view.note(f"{len(made.packed)} of {len(made.cells)} trainings come from packs")
     for text in made.notes:
         view.note(text)
     for each in made.not_run:

@@ -9,15 +9,17 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
+from mixwell.errors import OptionError
 from mixwell.papers.claims import Judge, Place
 from mixwell.papers.measured import Cell, Measured
-from mixwell.papers.pairs import FAILS, HOLDS, TIMES, Pair, Pairs, decide, direction
+from mixwell.papers.pairs import AFTER, FAILS, HOLDS, TIMES, Pair, Pairs, decide, direction
 from mixwell.papers.protocols import Experiment, Number, Row, get
 
 FORMAT = "mixwell paper table 1"
@@ -30,10 +32,7 @@ def build(measured: Measured, level: float = 0.95) -> dict[str, Any]:
         measured: its records.
         level: of the intervals.
     """
-    from mixwell.errors import OptionError
-
-    if not 0.5 <= level < 1:
-        raise OptionError(f"level must be from 0.5 to below 1, got {level}")
+    check_level(level)
     run = measured.run
     experiment = get(run["experiment"])
     pairs = Pairs(measured, experiment, level)
@@ -49,6 +48,7 @@ def build(measured: Measured, level: float = 0.95) -> dict[str, Any]:
         "paper": f"{experiment.paper.authors}: {experiment.paper.title}. {experiment.paper.reference}",
         "scale": run["scale"],
         "model": run["model"],
+        "published_model": experiment.model.title if experiment.model else None,
         "commands": [*run.get("earlier", []), run["command"]],
         "level": level,
         "best_epoch": words,
@@ -66,6 +66,12 @@ def build(measured: Measured, level: float = 0.95) -> dict[str, Any]:
         "cut": list(run["cut"]),
         "notes": [*run["notes"], *experiment.notes, *experiment.paper.notes],
     }
+
+
+def check_level(level: float) -> None:
+    """Raise `OptionError` if a level of confidence is of no use."""
+    if not 0.5 <= level < 1:
+        raise OptionError(f"level must be from 0.5 to below 1, got {level}")
 
 
 def _plain(value: Any) -> Any:
@@ -99,7 +105,8 @@ class _Cells:
         more = ["train_loss"] if self.experiment.curve == "train_loss" else []
         if any(number.metric == "seconds_saved" for number in self.experiment.published):
             more.append("seconds_saved")
-        return [*first.metrics, *more, "time_ratio"]
+        warm = [f"{name}{AFTER}" for name in ("nll", "ece") if name in first.metrics and first.result["test"].get("after")]
+        return [*first.metrics, *warm, *more, "time_ratio"]
 
     def column(self, place: Place, metric: str) -> Iterator[dict[str, Any]]:
         """One metric of all rows in a place, derived rows included."""
@@ -175,8 +182,10 @@ class _Cells:
     def derived(self, row: Row, place: Place, metric: str, made: dict[str, dict[str, Any]]) -> float | None:
         """A row that is computed: the mean of the rows above it, or the share of the most frequent class."""
         if row.derived is not None and row.derived.startswith("mean over"):
-            above = [made[each.label]["mean"] for each in self.experiment.rows if each.label in made and not each.ours]
-            return float(np.mean(above)) if above and metric not in TIMES else None
+            labels = [each.label for each in self.experiment.rows if each.derived is None and not each.ours]
+            if metric in TIMES or not all(label in made for label in labels):
+                return None
+            return float(np.mean([made[label]["mean"] for label in labels]))
         if metric != "accuracy":
             return None
         cell: Cell = next(iter(next(iter(self.pairs.groups[place].values())).values()))
@@ -199,9 +208,8 @@ class _Cells:
                 values = [np.mean(self.values(row.label, place, derived.metric)) for place in places]
                 found = None
                 if self.pairs.plain is not None and row.label != self.pairs.plain:
-                    found = self.pairs.mean(
-                        [self.pairs.of(row.label, self.pairs.plain, place, derived.metric) for place in places]
-                    )
+                    each = [self.pairs.of(row.label, self.pairs.plain, place, derived.metric) for place in places]
+                    found = self.pairs.mean(each, places)
                 entry = self.entry(row, (derived.key, size), derived.metric)
                 entry |= {
                     "beside": beside,
@@ -226,31 +234,31 @@ def _judge(compared: Sequence[tuple[dict[str, Any], Pair]], sign: int, level: fl
 
 
 def audit(experiment: Experiment, pairs: Pairs) -> list[dict[str, Any]]:
-    """What the published mistake costs each baseline: the correct row minus the faulty one, and the mean over data.
+    """What the published mistake costs each baseline, in each metric, and the mean over data.
 
-    Verdicts are adjusted over the baselines of a data set.
+    A cost is above 0 where the faulty row is worse: less accuracy, more loss. Verdicts are adjusted over the baselines
+    of a data set and metric.
     """
     entries: list[dict[str, Any]] = []
-    families: dict[tuple[str, str], list[tuple[dict[str, Any], Pair]]] = {}
+    families: dict[tuple[str, str, str], list[tuple[dict[str, Any], Pair]]] = {}
     for row in experiment.rows:
         if row.fault is None:
             continue
         right = next(each for each in experiment.rows if each.fault is None
                      and (each.method, each.options, each.blocks) == (row.method, row.options, row.blocks))  # fmt: skip
-        sizes: Sequence[str] = list(dict.fromkeys(size for _, size in pairs.groups))
-        for size in sizes:
-            found = {
-                place[0]: pair
-                for place in pairs.groups
-                if place[1] == size and (pair := pairs.of(right.label, row.label, place, "accuracy")) is not None
-            }
-            if len(found) > 1 and (whole := pairs.mean(list(found.values()))) is not None:
-                found[f"mean of {len(found)}"] = whole
-            for dataset, pair in found.items():
-                entry = {"row": right.label, "dataset": dataset, "size": size, "cost": pair.to_dict()}
+        sizes = list(dict.fromkeys(size for _, size in pairs.groups))
+        for metric, size in itertools.product(("accuracy", *experiment.metrics), sizes):
+            order = (right.label, row.label) if direction(metric) > 0 else (row.label, right.label)
+            places = [place for place in pairs.groups if place[1] == size]
+            found = {place: pair for place in places if (pair := pairs.of(*order, place, metric)) is not None}
+            named = {place[0]: pair for place, pair in found.items()}
+            if len(found) > 1 and (whole := pairs.mean(list(found.values()), list(found))) is not None:
+                named[f"mean of {len(found)}"] = whole
+            for dataset, pair in named.items():
+                entry = {"row": right.label, "dataset": dataset, "size": size, "metric": metric, "cost": pair.to_dict()}
                 entries.append(entry)
-                families.setdefault((dataset, size), []).append((entry, pair))
-    words = {HOLDS: "costs accuracy", FAILS: "gains accuracy"}
+                families.setdefault((dataset, size, metric), []).append((entry, pair))
+    words = {HOLDS: "costs", FAILS: "helps"}
     for family in families.values():
         for (entry, _), verdict in zip(family, decide([pair for _, pair in family], 1, pairs.level)):
             entry["verdict"] = words.get(verdict, verdict)
