@@ -318,6 +318,10 @@ def test_validation_out_of_test(tmp_path: Path) -> None:
     capped = loaded("nlu-table2", "imdb", tmp_path, tmp_path / "splits", validation_rows=30, test_rows=20)
     assert ids(capped, "test") < ids(data, "test") and capped.test.num_rows == 20 and capped.validation.num_rows == 30
     assert "text number" not in (tmp_path / "splits" / "imdb-0.json").read_text()
+    write_rows(tmp_path / "few" / "imdb", "train", 40)
+    write_rows(tmp_path / "few" / "imdb", "test", 50)
+    with pytest.raises(DataError, match="has 50 test rows, and the protocol takes 3200 of them"):
+        loaded("nlu-table2", "imdb", tmp_path / "few", tmp_path / "splits")
 
 
 def test_a_new_cut_for_each_seed(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -41,3 +42,82 @@ def test_nothing_private(folder: Path) -> None:
     if (folder / "cells.jsonl").is_file():
         for line in (folder / "cells.jsonl").read_text().splitlines():
             assert set(json.loads(line)) == {"key", "identity", "result", "outputs"}
+
+
+# --- docs/results.md -------------------------------------------------------------------------------------------------
+
+PAGE = RESULTS.parent / "results.md"
+MARK = re.compile(r"<!-- (table|audit) ([\w-]+) ([\w,-]+) ([\w%]+) -->\n((?:\|.*\n)*)")
+WORDS = {
+    "No mixup": "plain training", "Base": "plain training", "Ours": "AMPLIFY, as published",
+    "AMPLIFY, consistent": "AMPLIFY, `consistent=True`", "AMPLIFY, padding kept": 'AMPLIFY, `padding="keep"`',
+}  # fmt: skip
+
+
+def number(value: float, digits: int, sign: str = "") -> str:
+    return f"{value:{sign}.{digits}f}"
+
+
+def difference(found: dict[str, float] | None, digits: int = 1) -> str:
+    if found is None:
+        return ""
+    return (
+        f"{number(found['mean'], digits, '+')} [{number(found['lo'], digits, '+')}, {number(found['hi'], digits, '+')}]"
+    )
+
+
+def table(made: dict[str, Any], dataset: str, size: str) -> str:
+    """A data set of a table as results.md has it: plain training, then the others by their mean."""
+    columns: dict[str, dict[str, Any]] = {}
+    for cell in made["cells"]:
+        if (cell["dataset"], cell["size"]) == (dataset, size) and "derived" not in cell:
+            columns.setdefault(cell["row"], {})[cell["metric"]] = cell
+    main = next(iter(next(iter(columns.values()))))
+    rows = sorted(columns, key=lambda row: (row != made["plain"], -columns[row][main]["mean"]))
+    lines = [
+        f"| method | {main} % | difference | verdict | NLL | after T | ECE % | after T |",
+        "|---|---:|---|---|---:|---:|---:|---:|",
+    ]
+    for row in rows:
+        cells = columns[row]
+        first = cells[main]
+        marks = {key: {"better": " +", "worse": " -"}.get((cells[key]["difference"] or {}).get("verdict"), "")
+                 for key in cells}  # fmt: skip
+        parts = [
+            WORDS.get(row, row),
+            f"{number(first['mean'], 1)} ± {number(first['sd'], 1)}",
+            difference(first["difference"]),
+            (first["difference"] or {}).get("verdict", ""),
+            *(number(cells[key]["mean"] / 100, 3) + marks[key] for key in ("nll", "nll_after")),
+            *(number(cells[key]["mean"], 1) + marks[key] for key in ("ece", "ece_after")),
+        ]
+        lines.append("| " + " | ".join(parts).replace("|  |", "| |").replace("|  |", "| |") + " |")
+    return "\n".join(lines) + "\n"
+
+
+def audit(made: dict[str, Any], datasets: list[str], size: str) -> str:
+    """The costs of the label mistake as results.md has them."""
+    lines = ["| data | baseline | accuracy, points | NLL | ECE, points |", "|---|---|---|---|---|"]
+    costs = {(each["dataset"], each["row"], each["metric"]): each for each in made["audit"] if each["size"] == size}
+    rows = list(dict.fromkeys(row for _, row, _ in costs))
+    for dataset in datasets:
+        key = f"mean of {len(datasets) - 1}" if dataset == "mean" else dataset
+        for row in rows:
+            parts = []
+            for metric, digits in (("accuracy", 1), ("nll", 3), ("ece", 1)):
+                entry = costs[key, row, metric]
+                cost = {name: entry["cost"][name] / (100 if metric == "nll" else 1) for name in ("mean", "lo", "hi")}
+                shown = {"costs": " (shown)", "helps": " (shown)"}.get(entry["verdict"], "")
+                parts.append(difference(cost, digits) + shown)
+            lines.append(f"| {dataset} | {row} | " + " | ".join(parts) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def test_the_page_has_the_numbers_of_the_tables() -> None:
+    """Every table of results.md behind a mark is what its pack gives."""
+    found = MARK.findall(PAGE.read_text(encoding="utf-8"))
+    assert len(found) >= 3
+    for kind, name, what, size, text in found:
+        made = json.loads((RESULTS / name / "table.json").read_text())
+        wanted = table(made, what, size) if kind == "table" else audit(made, what.split(","), size)
+        assert text == wanted, f"<!-- {kind} {name} {what} {size} -->: should be\n{wanted}"

@@ -65,7 +65,13 @@ def prepare(
     loaded = texts.load(source, **files)
     tables = dict(loaded.splits) if not dataset.splits else _split(loaded, dataset, located, seed)
     if located.validation_from_test is not None:
+        whole = tables["test"].num_rows
         tables["validation"], tables["test"] = _parted(tables["test"], located.validation_from_test)
+        if not tables["test"].num_rows:
+            raise DataError(
+                f"{dataset.title}: {source} has {whole} test rows, and the protocol takes "
+                f"{located.validation_from_test} of them for validation; bring more test rows"
+            )
     for name, most in (("validation", validation_rows), ("test", test_rows)):
         if most is not None:
             tables[name] = _parted(tables[name], most)[0]

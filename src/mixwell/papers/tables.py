@@ -105,7 +105,9 @@ class _Cells:
         more = ["train_loss"] if self.experiment.curve == "train_loss" else []
         if any(number.metric == "seconds_saved" for number in self.experiment.published):
             more.append("seconds_saved")
-        warm = [f"{name}{AFTER}" for name in ("nll", "ece") if name in first.metrics and first.result["test"].get("after")]
+        warm = [
+            f"{name}{AFTER}" for name in ("nll", "ece") if name in first.metrics and first.result["test"].get("after")
+        ]
         return [*first.metrics, *warm, *more, "time_ratio"]
 
     def column(self, place: Place, metric: str) -> Iterator[dict[str, Any]]:
