@@ -146,10 +146,12 @@ def test_tables_come_from_records_alone(smoke: Any, tmp_path: Path, capsys: pyte
 
 def test_the_picture_shows_differences_with_intervals(smoke: Any) -> None:
     made = output.write(smoke("amplify-table3"))
-    assert (smoke("amplify-table3") / pictures.NAME).is_file()
-    assert f"({pictures.NAME})" in (smoke("amplify-table3") / "table.md").read_text()
+    for name in pictures.NAMES:
+        assert (smoke("amplify-table3") / name).is_file()
+        assert f"({name})" in (smoke("amplify-table3") / "table.md").read_text()
     bare = [{**cell, "difference": None} for cell in made["cells"]]
-    assert pictures.draw({**made, "cells": bare}) is None
+    assert pictures.differences({**made, "cells": bare}) is None
+    assert pictures.temperature({**made, "cells": [cell for cell in bare if cell["metric"] != "nll_after"]}) is None
     for cell in made["cells"]:
         if cell["difference"] is not None:
             cell["difference"] |= {"mean": -1.5, "lo": -2.0, "hi": -1.0}
@@ -158,8 +160,7 @@ def test_the_picture_shows_differences_with_intervals(smoke: Any) -> None:
     rows = {cell["row"] for cell in made["cells"]} - {made["plain"]}
     assert [{bar.label for bar in bars} for bars in shown.values()] == [rows]
     assert all(bar.published == 1.0 and (bar.mean, bar.lo, bar.hi) == (-1.5, -2.0, -1.0) for bar in shown["sample, 96"])
-    picture = pictures.draw(made)
-    assert picture is not None and picture.lstrip().startswith("<?xml")
+    assert all(picture.lstrip().startswith("<?xml") for picture in pictures.draw(made).values())
 
 
 def test_a_changed_pack_is_refused(smoke: Any, tmp_path: Path) -> None:

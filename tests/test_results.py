@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from mixwell.papers import output
+from mixwell.papers import output, pictures
 
 RESULTS = Path(__file__).parent.parent / "docs" / "results"
 FOLDERS = sorted(path.parent for path in RESULTS.glob("*/run.json"))
@@ -24,7 +24,7 @@ def test_there_are_some() -> None:
 def test_tables_regenerate_from_the_records(folder: Path, tmp_path: Path) -> None:
     copy = tmp_path / folder.name
     shutil.copytree(folder, copy)
-    made = [name for name in ("table.md", "table.json", "figure.svg", "differences.svg") if (folder / name).is_file()]
+    made = [name for name in ("table.md", "table.json", "figure.svg", *pictures.NAMES) if (folder / name).is_file()]
     for name in made:
         (copy / name).unlink()
     output.write(copy)

@@ -36,10 +36,10 @@ def write(folder: str | Path, level: float = 0.95) -> dict[str, Any]:
     experiment = get(made["experiment"])
     if experiment.curve is not None and found.cells:
         write_text(path / "figure.svg", figures.curves(found, experiment))
-    picture = pictures.draw(made)
-    if picture is not None:
-        write_text(path / pictures.NAME, picture)
-    write_text(path / "table.md", markdown(made, pictures.NAME if picture else None))
+    drawn = pictures.draw(made)
+    for name, picture in drawn.items():
+        write_text(path / name, picture)
+    write_text(path / "table.md", markdown(made, {name: pictures.NAMES[name] for name in drawn}))
     summary = measured.summary(path, level)
     if summary is not None:
         write_text(
@@ -92,8 +92,8 @@ def _keep_pages(path: Path, pages: Mapping[str, Any]) -> None:
 # --- Markdown --------------------------------------------------------------------------------------------------------
 
 
-def markdown(made: Mapping[str, Any], picture: str | None = None) -> str:
-    """The tables as Markdown, with a picture if there is one beside it."""
+def markdown(made: Mapping[str, Any], pictures: Mapping[str, str] | None = None) -> str:
+    """The tables as Markdown, with the pictures that are beside it: name to what they show."""
     about = [
         f"# {made['experiment']}: {made['title']}",
         f"{made['number'].removeprefix('none: ')} of {made['paper']}.",
@@ -112,8 +112,7 @@ def markdown(made: Mapping[str, Any], picture: str | None = None) -> str:
         )
     if made["scale"] == "smoke":
         about.append("**A smoke run: sample data and a tiny random model. It says nothing about the paper.**")
-    if picture:
-        about.append(f"![Differences with intervals]({picture})")
+    about += [f"![{words}]({name})" for name, words in (pictures or {}).items()]
     parts = ["\n\n".join(about)]
     places = list(dict.fromkeys((cell["dataset"], cell["size"]) for cell in made["cells"]))
     parts += [_place(made, place) for place in places]

@@ -1,14 +1,23 @@
-"""The table of an experiment as a picture: differences to plain training with intervals, published ones beside them."""
+"""The table of an experiment as pictures.
+
+- differences to plain training with intervals, published ones beside them;
+- the test loss before and after the temperature.
+"""
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
 from mixwell.report.plots import BLUE, GREY, ORANGE, figure
 
-NAME = "differences.svg"
+NAMES = {
+    "differences.svg": "Differences with intervals",
+    "temperature.svg": "Test loss before and after the temperature",
+}
 
 
 @dataclass(frozen=True)
@@ -51,23 +60,69 @@ def panels(made: Mapping[str, Any]) -> dict[str, list[Bar]]:
     return found
 
 
-def draw(made: Mapping[str, Any]) -> str | None:
-    """Draw the picture as SVG; None if nothing was measured with an interval."""
+def draw(made: Mapping[str, Any]) -> dict[str, str]:
+    """The pictures that there is something to show in, as SVG by name."""
+    found = zip(NAMES, (differences(made), temperature(made)))
+    return {name: picture for name, picture in found if picture is not None}
+
+
+def differences(made: Mapping[str, Any]) -> str | None:
+    """Draw the differences; None if nothing was measured with an interval."""
     found = panels(made)
     if not found:
         return None
     labels = list(dict.fromkeys(bar.label for bars in found.values() for bar in bars))
     cost = bool(made["audit"])
-    width, height = max(6.4, 2.2 + 2.7 * len(found)), 1.5 + 0.32 * len(labels)
-    with figure(width, height, ncols=len(found), squeeze=False, sharey=True) as (made_figure, axes, buffer):
+    with _sheet(len(found), len(labels)) as (made_figure, axes, buffer):
         for axis, (place, bars) in zip(axes[0], found.items()):
             _panel(axis, place, bars, labels)
         what = "accuracy the mistake costs" if cost else f"difference to {made['plain']}"
-        made_figure.supxlabel(f"{what}, points, with {100 * made['level']:g} % intervals", fontsize=9)
-        handles, names = axes[0][0].get_legend_handles_labels()
-        if len(handles) > 1:
-            made_figure.legend(handles, names, loc="outside upper right", ncols=2, fontsize=9)
+        _caption(made_figure, axes, f"{what}, points, with {100 * made['level']:g} % intervals")
     return buffer.getvalue()
+
+
+def temperature(made: Mapping[str, Any]) -> str | None:
+    """Draw each row's mean test loss before and after the temperature; None if there is no loss after it."""
+    found: dict[str, dict[str, dict[str, float]]] = {}
+    for cell in made["cells"]:
+        if cell["metric"] in ("nll", "nll_after"):
+            rows = found.setdefault(f"{cell['dataset']}, {cell['size']}", {})
+            rows.setdefault(cell["row"], {})[cell["metric"]] = cell["mean"]
+    found = {place: {row: losses for row, losses in rows.items() if len(losses) == 2} for place, rows in found.items()}
+    labels = list(dict.fromkeys(row for rows in found.values() for row in rows))
+    if not labels:
+        return None
+    with _sheet(len(found), len(labels)) as (made_figure, axes, buffer):
+        for axis, (place, rows) in zip(axes[0], found.items()):
+            at = [len(labels) - labels.index(row) for row in rows]
+            before, after = ([losses[key] for losses in rows.values()] for key in ("nll", "nll_after"))
+            axis.hlines(at, before, after, color=GREY, linewidth=1, zorder=1)
+            style = {"markerfacecolor": "none", "markeredgecolor": ORANGE}
+            axis.plot(before, at, "o", markersize=5, label="before", zorder=2, **style)
+            axis.plot(after, at, "o", color=BLUE, markersize=5, label="after the temperature", zorder=3)
+            _rows(axis, place, labels)
+        _caption(made_figure, axes, "mean test loss, in the units of the table; to the left is better")
+    return buffer.getvalue()
+
+
+def _sheet(panels: int, rows: int) -> AbstractContextManager[tuple[Any, Any, io.StringIO]]:
+    """A figure of panels beside each other with so many rows."""
+    width, height = max(6.4, 2.2 + 2.7 * panels), 1.5 + 0.32 * rows
+    return figure(width, height, ncols=panels, squeeze=False, sharey=True)
+
+
+def _caption(made_figure: Any, axes: Any, text: str) -> None:
+    made_figure.supxlabel(text, fontsize=9)
+    handles, names = axes[0][0].get_legend_handles_labels()
+    if len(handles) > 1:
+        made_figure.legend(handles, names, loc="outside upper right", ncols=2, fontsize=9)
+
+
+def _rows(axis: Any, place: str, labels: Sequence[str]) -> None:
+    axis.set(title=place, ylim=(0.4, len(labels) + 0.6))
+    axis.set_yticks(range(len(labels), 0, -1), labels)
+    axis.tick_params(axis="y", length=0)
+    axis.grid(axis="x")
 
 
 def _panel(axis: Any, place: str, bars: Sequence[Bar], labels: Sequence[str]) -> None:
@@ -80,7 +135,4 @@ def _panel(axis: Any, place: str, bars: Sequence[Bar], labels: Sequence[str]) ->
         axis.plot(
             *zip(*known), "D", markerfacecolor="none", markeredgecolor=ORANGE, markersize=5, label="published", zorder=3
         )
-    axis.set(title=place, ylim=(0.4, len(labels) + 0.6))
-    axis.set_yticks(range(len(labels), 0, -1), labels)
-    axis.tick_params(axis="y", length=0)
-    axis.grid(axis="x")
+    _rows(axis, place, labels)
