@@ -105,11 +105,7 @@ def markdown(made: Mapping[str, Any], pictures: Mapping[str, str] | None = None)
         "ran beside it (--workers) or it was interrupted.",
     ]
     if made["scale"] == "small":
-        about.append(
-            "**A small run: a small model on samples of the data, beside published numbers of "
-            f"{made['published_model']} on other amounts of it. Only directions can be compared; a claim that fails "
-            "here fails for this model and these sizes.**"
-        )
+        about.append(f"**{_small(made)}**")
     if made["scale"] == "smoke":
         about.append("**A smoke run: sample data and a tiny random model. It says nothing about the paper.**")
     about += [f"![{words}]({name})" for name, words in (pictures or {}).items()]
@@ -125,6 +121,16 @@ def markdown(made: Mapping[str, Any], pictures: Mapping[str, str] | None = None)
             parts.append(_claims(title, claims))
     parts.append(_rest(made))
     return "\n\n".join(parts) + "\n"
+
+
+def _small(made: Mapping[str, Any]) -> str:
+    """What a run at scale small can say."""
+    words = "A small run: a small model on samples of the data"
+    if any(cell["published"] for cell in made["cells"]):
+        other = any(cell["beside"] not in (None, cell["size"]) for cell in made["cells"])
+        words += f", beside published numbers of {made['published_model']}{' on other amounts' if other else ''}"
+        words += "; only directions can be compared"
+    return f"{words}. What fails here fails for this model and these sizes."
 
 
 def lines_of(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
