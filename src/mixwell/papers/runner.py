@@ -163,6 +163,6 @@ def rerun(
     lines.append(
         "the same numbers in the digits that tables print; another processor rounds the rest differently"
         if same
-        else "other numbers: another thread count or version?"
+        else "other numbers: another thread count, version or kind of processor?"
     )
     return same, lines
