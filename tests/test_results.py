@@ -47,7 +47,7 @@ def test_nothing_private(folder: Path) -> None:
 # --- docs/results.md -------------------------------------------------------------------------------------------------
 
 PAGE = RESULTS.parent / "results.md"
-MARK = re.compile(r"<!-- (table|audit) ([\w-]+) ([\w,-]+) ([\w%]+) -->\n((?:\|.*\n)*)")
+MARK = re.compile(r"<!-- (table|audit|last) ([\w-]+) ([\w,-]+) ([\w%]+) -->\n((?:\|.*\n)*)")
 WORDS = {
     "No mixup": "plain training", "Base": "plain training", "Ours": "AMPLIFY, as published",
     "AMPLIFY, consistent": "AMPLIFY, `consistent=True`", "AMPLIFY, padding kept": 'AMPLIFY, `padding="keep"`',
@@ -113,11 +113,33 @@ def audit(made: dict[str, Any], datasets: list[str], size: str) -> str:
     return "\n".join(lines) + "\n"
 
 
+def last(made: dict[str, Any], places: list[str], size: str) -> str:
+    """Validation losses of the last epoch, with differences to plain training."""
+    lines = ["| method | " + " | ".join(f"{place} | difference" for place in places) + " |"]
+    lines.append("|---|" + "---:|---|" * len(places))
+    columns: dict[str, dict[str, Any]] = {}
+    for cell in made["cells"]:
+        if (cell["metric"], cell["size"]) == ("nll_last", size):
+            columns.setdefault(cell["row"], {})[cell["dataset"]] = cell
+    for row in sorted(columns, key=lambda row: -columns[row][places[0]]["mean"]):
+        parts = [WORDS.get(row, row)]
+        for place in places:
+            cell = columns[row][place]
+            gap = cell["difference"] and {key: cell["difference"][key] / 100 for key in ("mean", "lo", "hi")}
+            shown = " (shown)" if (cell["difference"] or {}).get("verdict") in ("better", "worse") else ""
+            parts += [f"{cell['mean'] / 100:.2f} ± {cell['sd'] / 100:.2f}", difference(gap, 2) + shown]
+        lines.append("| " + " | ".join(parts).replace("|  |", "| |") + " |")
+    return "\n".join(lines).replace("|  |", "| |") + "\n"
+
+
+KINDS = {"audit": audit, "last": last}
+
+
 def test_the_page_has_the_numbers_of_the_tables() -> None:
     """Every table of results.md behind a mark is what its pack gives."""
     found = MARK.findall(PAGE.read_text(encoding="utf-8"))
     assert len(found) >= 3
     for kind, name, what, size, text in found:
         made = json.loads((RESULTS / name / "table.json").read_text())
-        wanted = table(made, what, size) if kind == "table" else audit(made, what.split(","), size)
+        wanted = table(made, what, size) if kind == "table" else KINDS[kind](made, what.split(","), size)
         assert text == wanted, f"<!-- {kind} {name} {what} {size} -->: should be\n{wanted}"

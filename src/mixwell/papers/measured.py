@@ -214,6 +214,7 @@ def _cell(place: Mapping[str, Any], record: Record, curve: bool) -> Cell:
     raw = record.outputs()
     result = {name: record.result[name] for name in _KEPT}
     result["test"] = {name: record.result["test"][name] for name in ("rows", "before", "after")}
+    result["last"] = record.result["history"][-1]["validation"].get("nll")
     result["curve"] = [
         {"step": row["step"], "train_loss": row["train_loss"], "test_loss": row.get("test", {}).get("nll")}
         for row in record.result["history"]

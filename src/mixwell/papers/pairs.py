@@ -22,6 +22,7 @@ from mixwell.papers.measured import Cell, Measured
 from mixwell.papers.protocols import METRICS, Experiment
 
 AFTER = "_after"  # a metric of the probabilities after the temperature
+LAST = "nll_last"  # the validation loss of the last epoch, whichever was chosen
 TIMES = ("time_ratio", "minutes_per_epoch", "seconds_saved")
 HOLDS, FAILS, UNSURE, UNKNOWN = "holds", "does not hold", "not enough evidence", "unknown"
 PARTLY = "holds where tested"  # not all of it was run
@@ -89,7 +90,7 @@ class Pairs:
 
     def factor(self, metric: str) -> float:
         """What a measured value is multiplied by to stand beside a published one."""
-        return self.experiment.factor if metric.removesuffix(AFTER) in SCORES else 1.0
+        return self.experiment.factor if metric.removesuffix(AFTER) in SCORES or metric == LAST else 1.0
 
     def value(self, cell: Cell, metric: str, of: str = "value") -> float:
         """A number of one training, in the units of the paper.
@@ -107,6 +108,8 @@ class Pairs:
             return float(late.mean() if of == "value" else late.std())
         if metric == "nll" and self.experiment.curve == "test_loss":
             return float(curve[-1]["test_loss"]) * self.factor(metric)
+        if metric == LAST:
+            return float(cell.result["last"]) * self.factor(metric)
         if metric.endswith(AFTER):
             return float(cell.result["test"]["after"][metric.removesuffix(AFTER)]) * self.factor(metric)
         return cell.value(metric) * self.factor(metric)

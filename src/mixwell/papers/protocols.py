@@ -70,7 +70,7 @@ OURS = "Our question: "  # how claims begin that are no paper's
 FAULTS = ("label_permutation",)
 CURVES = ("train_loss", "test_loss")
 # Metrics -> whether higher is better. The first five are names of `mixwell.calibration.METRICS`; `_after` is after the
-# temperature, which no paper has.
+# temperature, and `nll_last` the validation loss of the last epoch; no paper has them.
 METRICS = {
     "accuracy": True,
     "mcc": True,
@@ -79,6 +79,7 @@ METRICS = {
     "ece": False,
     "nll_after": False,
     "ece_after": False,
+    "nll_last": False,
     "minutes_per_epoch": False,
     "seconds_saved": False,
     "train_loss": False,

@@ -19,7 +19,7 @@ import numpy as np
 from mixwell.errors import OptionError
 from mixwell.papers.claims import Judge, Place
 from mixwell.papers.measured import Cell, Measured
-from mixwell.papers.pairs import AFTER, FAILS, HOLDS, TIMES, Pair, Pairs, decide, direction
+from mixwell.papers.pairs import AFTER, FAILS, HOLDS, LAST, TIMES, Pair, Pairs, decide, direction
 from mixwell.papers.protocols import Experiment, Number, Row, get
 
 FORMAT = "mixwell paper table 1"
@@ -108,7 +108,10 @@ class _Cells:
         warm = [
             f"{name}{AFTER}" for name in ("nll", "ece") if name in first.metrics and first.result["test"].get("after")
         ]
-        return [*first.metrics, *warm, *more, "time_ratio"]
+        # Last epochs can be compared if all trainings went to the end; older packs do not have their losses.
+        cells = [cell for seeds in self.pairs.groups[place].values() for cell in seeds.values()]
+        whole = all(each.result.get("last") is not None and not each.result["stopped_early"] for each in cells)
+        return [*first.metrics, *warm, *([LAST] if whole else []), *more, "time_ratio"]
 
     def column(self, place: Place, metric: str) -> Iterator[dict[str, Any]]:
         """One metric of all rows in a place, derived rows included."""
