@@ -575,6 +575,22 @@ def test_scores_after_the_temperature(smoke: Any) -> None:
     assert "test loss after T x 100 | ECE after T" in output.markdown(made)
 
 
+def test_the_loss_of_the_last_epoch(smoke: Any) -> None:
+    folder = smoke("nlu-table3")
+    found = measured.read(folder)
+    made = tables.build(found)
+    means = {cell["row"]: cell["mean"] for cell in made["cells"] if cell["metric"] == "nll_last"}
+    records = Records(folder / "records")
+    for cell in found.cells:
+        wanted = records.read(cell.key).result["history"][-1]["validation"]["nll"]
+        assert means[cell.row] == pytest.approx(100 * wanted, rel=1e-6)
+    # A training that was stopped early has another last epoch than the others; packs of before have none.
+    for change in ({"stopped_early": True}, {"last": None}):
+        first = dataclasses.replace(found.cells[0], result={**found.cells[0].result, **change})
+        less = tables.build(dataclasses.replace(found, cells=(first, *found.cells[1:])))
+        assert not [cell for cell in less["cells"] if cell["metric"] == "nll_last"]
+
+
 def test_compact_outputs_keep_the_metrics() -> None:
     rng = np.random.default_rng(3)
     for classes in (2, 3, 7, 300):

@@ -101,7 +101,8 @@ def markdown(made: Mapping[str, Any], pictures: Mapping[str, str] | None = None)
         f"Scale `{made['scale']}`, model `{Path(made['model']).name if made['model'] else '-'}`. {made['best_epoch']}"
         + (f" Published ±: {made['spread']}; ours: standard deviation over seeds." if made["spread"] else ""),
         f"Differences are paired, with {100 * made['level']:g} % intervals; + and - behind other metrics: better and "
-        "worse than plain training (after T, the temperature, over seeds alone); verdicts are adjusted over the rows "
+        "worse than plain training (after T, the temperature, and of the last epoch over seeds alone); verdicts are "
+        "adjusted over the rows "
         "(Holm), intervals are not; time: an epoch's, relative to plain training, which means little if anything else "
         "ran beside it (--workers) or it was interrupted.",
     ]
