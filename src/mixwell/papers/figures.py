@@ -204,6 +204,7 @@ def draw_plane(made: Mapping[str, Any]) -> str:
                     panel.plot(train[:, 0], train[:, 1], mark, color=colour, markeredgecolor=BLACK, markersize=7)
                 accuracy = draw_["accuracy"][label]
                 panel.set(title=f"{label}\ndraw {draw_['draw']}: {100 * accuracy:.1f} %", xticks=[], yticks=[])
+                panel.set(xlim=(ticks[0], ticks[-1]), ylim=(ticks[0], ticks[-1]))  # points beyond are not shown
     return buffer.getvalue()
 
 
