@@ -141,8 +141,8 @@ class Part:
 class Located:
     """Where a data set was found; `problem` says exactly what is missing, None if nothing is.
 
-    `arguments` are those of `mixwell.data.load`; `validation_from_test` is a number of rows to move from test to
-    validation, as the paper did, which `load` has no argument for.
+    `arguments` are those of `mixwell.data.load` that name files and columns; `validation_from_test` is a number of rows
+    to move from test to validation, as the paper did, which `load` has no argument for.
     """
 
     path: Path | None
@@ -207,11 +207,9 @@ class DataSet:
         arguments: dict[str, Any] = {"source": str(files["train"]), "label": self.label}
         for split in ("validation", "test"):
             part = self.splits.get(split, Part("train"))
-            # What comes from train is cut by `load`; validation rows out of test are the runner's to move.
+            # Parts of train, and validation rows out of test, are cut when the data are prepared.
             if part.source != "train" and (split, part.source) != ("validation", "test"):
                 arguments[split] = str(files[part.source])
-            elif part.share is not None:
-                arguments[split] = part.share
         held = self.splits.get("validation")
         return Located(path, None, arguments, held.rows if held is not None and held.source == "test" else None)
 

@@ -60,7 +60,7 @@ def prepare(
     """
     from mixwell import data as texts
 
-    files = {name: value for name, value in located.arguments.items() if not isinstance(value, float)}
+    files = dict(located.arguments)
     source = files.pop("source")
     loaded = texts.load(source, **files)
     tables = dict(loaded.splits) if not dataset.splits else _split(loaded, dataset, located, seed)
