@@ -1,4 +1,4 @@
-"""Two processes on the loopback: ranks draw differently, gradients average, a resumed run repeats."""
+"""Two processes on the loopback: ranks draw differently, gradients average, runs resume, shards change nothing."""
 
 from __future__ import annotations
 
@@ -11,9 +11,12 @@ from pathlib import Path
 import pytest
 import torch
 from torch import distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 
 import mixwell
 import zoo
+from mixwell.errors import AttachError
 
 METHODS = ("manifold", "ssmix", "attentionmix", "amplify")
 STEPS = 3
@@ -43,6 +46,22 @@ def steps(model, call, mixer, batch, count, optimiser) -> tuple[list, dict]:
     return draws, gradients
 
 
+def sharded(name: str, batch: dict) -> dict:
+    """The same steps with FSDP: the draws and the whole weights at the end."""
+    model = build()
+    mixer = mixwell.attach(model, name, **zoo.strong(name))
+    for block in model.bert.encoder.layer:
+        fully_shard(block, mesh=init_device_mesh("cpu", (2,)))
+    fully_shard(model, mesh=init_device_mesh("cpu", (2,)))
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
+    torch.manual_seed(5)
+    draws, _ = steps(model, model, mixer, batch, STEPS, optimiser)
+    mixer.detach()
+    with pytest.raises(AttachError, match="sharded already; attach first"):
+        mixwell.attach(model, name)
+    return dict(shard_draws=draws, shard_end={key: value.full_tensor() for key, value in model.named_parameters()})
+
+
 def worker(folder: Path) -> None:
     """One rank: for each method STEPS steps, a checkpoint after the first, and a resumed run from there."""
     torch.set_num_threads(1)
@@ -70,6 +89,7 @@ def worker(folder: Path) -> None:
         repeated, _ = steps(again, call, mixer, own_rows(rank), STEPS - 1, optimiser)
         same = all(torch.equal(end[key], value) for key, value in again.state_dict().items())
         kept[name] = dict(draws=first + later, repeated=repeated, same=same, gradients=gradients, end=end)
+        kept[name] |= sharded(name, own_rows(rank))
     torch.save(kept, folder / f"rank{rank}.pt")
     dist.destroy_process_group()
 
@@ -137,3 +157,11 @@ def test_a_resumed_run_repeats(ranks, name):
     for rank in ranks:
         assert rank[name]["repeated"] == rank[name]["draws"][1:]
         assert rank[name]["same"]
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_shards_change_nothing(ranks, name):
+    for rank in ranks:
+        assert rank[name]["shard_draws"] == rank[name]["draws"]
+        for key, value in rank[name]["shard_end"].items():
+            torch.testing.assert_close(value, rank[name]["end"][key], rtol=1e-5, atol=1e-7, msg=key)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 import weakref
 from typing import TYPE_CHECKING
 
@@ -41,6 +42,11 @@ def check_attachable(model: nn.Module) -> None:
         )
     if isinstance(model, nn.parallel.DistributedDataParallel):
         raise AttachError("attach to the model before it is wrapped in DistributedDataParallel (or to model.module)")
+    fsdp = sys.modules.get("torch.distributed.fsdp")  # a second to import; not there: nothing is sharded
+    if fsdp is not None and any(
+        isinstance(module, (fsdp.FSDPModule, fsdp.FullyShardedDataParallel)) for module in model.modules()
+    ):
+        raise AttachError("the model is sharded already; attach first, then fully_shard (or FullyShardedDataParallel)")
     if any(
         isinstance(module, torch._dynamo.eval_frame.OptimizedModule)
         or getattr(module, "_compiled_call_impl", None) is not None

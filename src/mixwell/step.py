@@ -216,6 +216,9 @@ class Step:
                 (gradient,) = torch.autograd.grad(loss, kept[:1])
         finally:
             handle.remove()
+        unshard: Any = getattr(self.mixer.model, "unshard", None)
+        if unshard is not None:
+            unshard()  # FSDP gathered the weights for the forward we are in; our backward let them go
         return gradient
 
     def once(self, check: str) -> bool:
