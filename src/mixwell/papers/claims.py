@@ -1,8 +1,8 @@
 """Does what a paper says hold? Its claims, and the order of its rows, against what was measured.
 
 A pair of rows bears a claim out if the interval of their difference lies on the claimed side of 0. A claim over
-several pairs holds if each pair does ("where tested" if some were not run); it does not hold if a pair lies on the
-other side after Holm's adjustment over the claim's pairs; else there is not enough evidence.
+several pairs holds if each pair does ("where tested" if some pairs, or data sets of a mean, were not run); it does not
+hold if a pair lies on the other side after Holm's adjustment over the claim's pairs; else there is not enough evidence.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Judge:
         if self.smoke:
             return [(f"{SAMPLE.key}, {place[1]}", [place]) for place in there]
         fits = [place for place in there if self.beside[place] == size]
-        if self.experiment.dataset(dataset).derived is not None:
+        if self.experiment.is_mean(dataset):
             sizes = list(dict.fromkeys(place[1] for place in fits))
             return [(f"{dataset}, {at}", [place for place in fits if place[1] == at]) for at in sizes]
         found = [place for place in fits if place[0] == dataset]
@@ -65,11 +65,13 @@ class Judge:
         """One claim: its verdict, and each pair of rows behind it."""
         sign, timed = direction(claim.metric, claim.of), claim.metric in TIMES
         entries, pairs = [], []
-        seen = set()
+        seen, means = set(), set()  # means: (data sets that were run, data sets the paper averages over)
         for dataset, size in itertools.product(claim.datasets, claim.sizes):
             for above, below in itertools.product(claim.above, claim.below):
                 where = self.places(dataset, size, timed)
                 found = [(name, self._pair(above, below, places, claim)) for name, places in where]
+                if self.experiment.is_mean(dataset) and not self.smoke:
+                    means |= {(len(places), len(self.experiment.averaged)) for _, places in where}
                 usable: list[tuple[str, Pair | None]] = [each for each in found if each[1] is not None]
                 for name, pair in (usable[:1] if timed else usable) or [(f"{dataset}, {size}", None)]:
                     key = (above, below, name if pair is not None or not self.smoke else "")
@@ -81,12 +83,16 @@ class Judge:
         words = [entry["verdict"] for entry in entries]
         printed = [verdict.holds for verdict in claim.judge(self.experiment.values(claim.metric, of=claim.of))]
         known = [pair for pair in pairs if pair is not None]
+        verdict = together(words, pairs, [sign] * len(pairs), self.level)
+        partly = sorted(f"{run} of {whole} data sets" for run, whole in means if run < whole)
+        if verdict == HOLDS and partly:
+            verdict = PARTLY
         return {
             "says": claim.says,
             "metric": claim.metric,
             "of": claim.of,
-            "verdict": together(words, pairs, [sign] * len(pairs), self.level),
-            "tested": f"{len(known)} of {len(pairs)} pairs",
+            "verdict": verdict,
+            "tested": ", ".join([f"{len(known)} of {len(pairs)} pairs", *partly]),
             "in_direction": sum(sign * pair.mean > 0 for pair in known),
             "published": {
                 "difference": claim.difference,

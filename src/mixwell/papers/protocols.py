@@ -461,6 +461,11 @@ class Experiment:
         """Whether a column is a mean over data sets."""
         return self.dataset(key).derived is not None
 
+    @property
+    def averaged(self) -> tuple[DataSet, ...]:
+        """The data sets that a mean of the paper's is over: all of them."""
+        return tuple(each for each in self.datasets if each.derived is None)
+
     def row(self, label: str) -> Row:
         """Return a row by label."""
         return next(row for row in self.rows if row.label == label)

@@ -203,6 +203,8 @@ class _Cells:
         for size in sizes if derived is not None else ():
             assert derived is not None
             places = [place for place in self.pairs.groups if place[1] == size]
+            whole = len(self.experiment.averaged)
+            part = f" ({len(places)} of {whole} data sets)" if len(places) < whole else ""
             entries: list[dict[str, Any]] = []
             compared: list[tuple[dict[str, Any], Pair]] = []
             for row in self.experiment.rows:
@@ -222,7 +224,7 @@ class _Cells:
                     "published_value": None if number is None else number.value,
                     "mean": float(np.mean(values)),
                     "seeds": min(len(self.pairs.groups[place][row.label]) for place in places),
-                    "derived": f"mean over {', '.join(place[0] for place in places)}",
+                    "derived": f"mean over {', '.join(place[0] for place in places)}{part}",
                 }
                 entries.append(entry)
                 if found is not None:
