@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from dataclasses import replace
 
@@ -369,6 +370,15 @@ def test_sentences():
     row, base = rows.row("x", "accuracy"), rows.row("none", "accuracy")
     assert row.difference is not None and row.difference.seeds == 4 and row.mean - row.difference.mean != base.mean
     assert f"against {100 * (row.mean - row.difference.mean):.1f} %" in summary_sentence(rows)
+    # Each lacks another one.
+    rows = compare({"none": some["none"][:-1], "x": some["x"][1:]}, resamples=200)
+    common = [compare({m: [some[m][at]] for m in some}, resamples=50).rows for at in (1, 2, 3)]
+    means = {(row.method, row.metric): [] for row in common[0]}
+    for row in itertools.chain(*common):
+        means[row.method, row.metric].append(row.mean)
+    base, mean = np.mean(means["none", "accuracy"]), np.mean(means["x", "accuracy"])
+    assert f"{100 * mean:.1f} % against {100 * base:.1f} %" in summary_sentence(rows)
+    assert base != pytest.approx(rows.row("none", "accuracy").mean)
     alone = compare({"none": records()["none"]}, resamples=100)
     assert "nothing to compare" in summary_sentence(alone)
 

@@ -73,6 +73,7 @@ class Difference:
         verdict: "better", "worse" or "not enough evidence".
         note: what limits the verdict, in words.
         interval: the interval with its parts.
+        base: plain training's mean over the seeds in common; NaN where only differences were given.
     """
 
     mean: float
@@ -89,6 +90,7 @@ class Difference:
     verdict: str
     note: str
     interval: Interval
+    base: float = float("nan")
 
 
 @dataclass(frozen=True)
@@ -107,7 +109,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Comparison:
-    """All methods in all metrics; `sentence.summary_sentence` puts it into words."""
+    """All methods in all metrics; `summary_sentence` puts it into words."""
 
     rows: tuple[Row, ...]
     baseline: str
@@ -173,7 +175,8 @@ def _judge(d: Difference, p_holm: float, level: float, higher: bool, family: int
     else:
         needed = seeds_needed(d.mean, d.interval.own, d.interval.shared, d.seeds, 1 - (1 - level) / family)
         if needed is None:
-            notes.append("more seeds alone would not show so small a difference, a larger test set might")
+            more = ", a larger test set might" if d.examples else ""
+            notes.append(f"more seeds alone would not show so small a difference{more}")
         else:
             needed = max(needed, d.seeds + 1)
             notes.append(f"about {needed} seeds would show a difference of this size")
@@ -322,7 +325,8 @@ def compare(
             if name not in SCALARS:
                 shift = np.stack([again[method, s][name] - again[baseline, s][name] for s in seeds])
                 examples = len(np.unique(np.concatenate([where[s] for s in seeds])))
-            found[method] = _difference(diffs, shift, examples, level, name)
+            base = float(np.mean([of[baseline][s] for s in seeds]))
+            found[method] = replace(_difference(diffs, shift, examples, level, name), base=base)
         family = [m for m, d in found.items() if d.seeds > 1]
         adjusted = dict(zip(family, holm([found[m].p for m in family])))
         for m, d in found.items():
@@ -376,10 +380,8 @@ def summary_sentence(comparison: Comparison, metric: str | None = None, calibrat
     def against(row: Row, name: str) -> str:
         assert row.difference is not None
         # Both over the seeds in common, as the difference is: where some failed, the means of all are others.
-        mean, base = row.mean, row.mean - row.difference.mean
-        if row.difference.seeds < row.seeds:
-            base = comparison.row(comparison.baseline, name).mean
-            mean = base + row.difference.mean
+        base = row.difference.base
+        mean = base + row.difference.mean
         return (
             f"{row.title} {_figure(mean, name)} against {_figure(base, name)} with {plain} "
             f"({_evidence(row.difference, name, comparison.level)})"
