@@ -133,7 +133,7 @@ def words(error: Exception) -> str:
 def fire(model: torch.nn.Module, batch: dict, name: str, options: dict) -> None:
     """Make a step, and see that mixing changes the logits."""
     inputs = {key: value for key, value in batch.items() if key != "labels"}
-    with mixwell.attach(model, name, **options) as mixer, mixer.pin(lam=0.3, permutation=[1, 2, 3, 0]):
+    with mixwell.attach(model, name, **options) as mixer, mixer.pin(lam=0.3, permutation=[1, 0, 3, 2]):
         loss = model.train()(**batch).loss
         loss.backward()
         assert bool(loss.isfinite()), f"{name}: the loss is {loss}"

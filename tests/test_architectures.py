@@ -12,7 +12,7 @@ import transformers as tf
 import mixwell
 import survey
 import zoo
-from mixwell.errors import AttachError, LossMismatchError, OptionError, UnsupportedModelError
+from mixwell.errors import AttachError, BatchError, LossMismatchError, OptionError, UnsupportedModelError
 
 PERM = torch.tensor([2, 0, 1, 4, 5, 3])
 LAM = 0.3
@@ -533,7 +533,9 @@ def test_deberta_meets_nobody_but_its_partner(name):
     with mixwell.attach(model, name) as mixer:
         model(**batch)
         plan = mixer.last
-    assert torch.equal(plan.permutation[plan.permutation], torch.arange(6))
+        assert torch.equal(plan.permutation[plan.permutation], torch.arange(6))
+        with pytest.raises(BatchError, match="needs mutual partners.*its own inverse"), mixer.pin(permutation=PERM):
+            model(**batch)
     with pytest.raises(OptionError, match="mutual"):
         mixwell.attach(model, name, pairing="label")
 
@@ -549,6 +551,27 @@ def test_input_mixes_both_stacks(kind):
             with mixer.pin(lam=LAM, permutation=PERM):
                 found[stacks] = model(**batch).logits
     assert not torch.equal(found["all"], found["encoder"])
+    for stacks in found:  # S = {0} is `input`
+        with mixwell.attach(model, "manifold", layers=[0], padding="none", stacks=stacks) as mixer:
+            assert mixer.layers == [0]
+            with mixer.pin(lam=LAM, permutation=PERM):
+                assert torch.equal(model(**batch).logits, found[stacks])
+
+
+@pytest.mark.parametrize("stacks", ["all", "encoder"])
+def test_manifold_numbers_what_it_draws_from(stacks):
+    model, batch = zoo.sharpen(zoo.tiny("bart")).train(), zoo.batch("bart")
+    with mixwell.attach(model, "manifold", padding="none", stacks=stacks) as mixer:
+        last = mixer.layers[-1]
+        assert mixer.layers == list(range(last + 1)) and last == {"all": 2, "encoder": 1}[stacks] * 2 + 1
+        with mixer.pin(lam=LAM, permutation=PERM, layer=last):
+            wanted = model(**batch).logits
+    with mixwell.attach(model, "manifold", padding="none", stacks=stacks, layers=[last]) as mixer:
+        with mixer.pin(lam=LAM, permutation=PERM, layer=last):
+            assert torch.equal(model(**batch).logits, wanted)
+        assert mixer.last.layer == last
+    with mixwell.attach(model, "cls") as mixer, mixer.pin(lam=LAM, permutation=PERM):
+        assert torch.equal(model(**batch).logits, wanted)
 
 
 def test_spans_without_names():

@@ -486,7 +486,7 @@ def test_unlabelled_rows(model, batch):
         ("amplify", {"layers": [1, 1]}, "names one twice"),
         ("amplify", {"site": "attn"}, "site='attn' is unknown"),
         ("amplify", {"consistent": True, "site": "attention_raw"}, "needs site='attention'"),
-        ("amplify", {"consistent": True, "pairing": "label"}, "needs mutual pairs"),
+        ("amplify", {"consistent": True, "pairing": "label"}, "needs mutual partners"),
         ("amplify", {"regularise": "no"}, "regularise='no' must be true or false"),
         ("amplify", {"alpha": float("inf")}, "alpha=inf must be a finite number"),
         ("amplify", {"samples": 2.5}, "samples=2.5 must be a whole number"),
@@ -614,6 +614,49 @@ def test_ambiguous_separator(model, batch):
             model(**batch)
     with mixwell.attach(model, "input", sep_token_id=zoo.SEP):
         model(**batch).loss.backward()
+    with mixwell.attach(model, "ssmix"), pytest.raises(BatchError, match="different tokens.*special_ids"):
+        model(**batch)
+    with mixwell.attach(model, "ssmix", special_ids=[0, 101, zoo.SEP]):
+        model(**batch).loss.backward()
+
+
+def test_consistent_takes_mutual_partners_only(model, batch):
+    with mixwell.attach(model, "amplify", consistent=True) as mixer:
+        with pytest.raises(BatchError, match="consistent=True needs mutual"), mixer.pin(permutation=[1, 2, 3, 4, 5, 0]):
+            model(**batch)
+        with mixer.pin(permutation=[1, 0, 3, 2, 4, 5]):
+            model(**batch).loss.backward()
+
+
+@pytest.mark.parametrize("form", ["dot", "cross_entropy"])
+def test_batchmixup_leaves_rows_without_a_label_out(model, batch, form):
+    """They are no class 0; where nothing has a label there is no loss."""
+    labels, losses = batch.pop("labels"), []
+    with mixwell.attach(model, "batchmixup", loss_form=form) as mixer:
+        for first in ([-100, -100], [0, 0], [1, 1]):
+            torch.manual_seed(0)
+            losses.append(model(**batch, labels=torch.cat([torch.tensor(first), labels[2:]])).loss)
+        torch.manual_seed(0)
+        logits = model(**batch).logits
+        assert mixer.loss(logits, torch.full_like(labels, -100)).item() == 0
+    assert len({loss.item() for loss in losses}) == 3
+
+
+def test_a_loss_of_no_label_proves_nothing(model, batch):
+    """The check of the first step waits for a batch that has labels."""
+    plain = type(model).forward
+
+    def forward(*args, **kwargs):
+        output = plain(model, *args, **kwargs)
+        if output.loss is not None:
+            output.loss = output.loss + 5
+        return output
+
+    model.forward = forward
+    with mixwell.attach(model, "cls"):
+        model(**{**batch, "labels": torch.full_like(batch["labels"], -100)})
+        with pytest.raises(LossMismatchError):
+            model(**batch)
 
 
 def test_ssmix_needs_labels(model, batch):
@@ -627,6 +670,37 @@ def test_learned_label_policy_moves(model, batch):
         for _ in range(3):
             model(**batch).loss.backward()
         assert mixer.method.theta.abs().max() > 0
+
+
+def test_state_of_a_mixer(batch):
+    """A loop that goes on from weights, random state and the mixer's state ends where it would have."""
+
+    def steps(model, mixer, count):
+        for _ in range(count):
+            model.zero_grad()
+            loss = model(**batch).loss
+            loss.backward()
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    parameter -= 0.1 * parameter.grad
+        return loss.item(), mixer.state_dict()
+
+    def begin():
+        model = zoo.tiny("bert", dropout=0.1).train()
+        return model, mixwell.attach(model, "nonlinear", label_policy="learned", stop=0.9, total_steps=8)
+
+    torch.manual_seed(3)
+    model, mixer = begin()
+    steps(model, mixer, 3)
+    kept = copy.deepcopy((model.state_dict(), mixer.state_dict(), torch.get_rng_state()))
+    assert kept[1].keys() == {"steps", "theta", "theta_grad"} and int(kept[1]["steps"]) == 3
+    wanted, end = steps(model, mixer, 5)
+    model, mixer = begin()
+    model.load_state_dict(kept[0])
+    mixer.load_state_dict(kept[1])
+    torch.set_rng_state(kept[2])
+    found, again = steps(model, mixer, 5)
+    assert found == wanted and all(torch.equal(end[key], again[key]) for key in end)
 
 
 def test_methods_of_other_packages(tmp_path, monkeypatch):

@@ -8,7 +8,7 @@ from transformers import Trainer, TrainerCallback, TrainingArguments
 
 import mixwell
 import zoo
-from mixwell.errors import UnpaidLossError
+from mixwell.errors import RunError, UnpaidLossError
 from mixwell.methods import load_all
 
 
@@ -139,14 +139,25 @@ def test_callback_knows_how_far_training_is(tmp_path):
     assert [trivial for _, trivial in seen] == [True] * 3 + [False] * 3
 
 
-def test_resumed_run_repeats_the_draws(tmp_path):
-    def run(folder, **how):
+@pytest.mark.parametrize("options", [("manifold", {}), ("nonlinear", {"label_policy": "learned"})], ids=lambda o: o[0])
+def test_resumed_run_repeats_the_draws(tmp_path, options):
+    name, settings = options
+
+    def run(folder, callback=True, **how):
         model = zoo.tiny("bert", dropout=0.1)
-        with mixwell.attach(model, "manifold"):
-            job = trainer(model, zoo.batch(rows=8), folder, max_steps=8, save_strategy="steps", save_steps=4)
+        with mixwell.attach(model, name, **settings) as mixer:
+            more = {"callbacks": [mixer.callback()]} if callback else {}
+            job = trainer(model, zoo.batch(rows=8), folder, max_steps=8, save_strategy="steps", save_steps=4, **more)
             job.train(**how)
         return {k: v.clone() for k, v in model.state_dict().items()}
 
+    start = tmp_path / "a" / "checkpoint-4"
     whole = run(tmp_path / "a")
-    resumed = run(tmp_path / "a", resume_from_checkpoint=str(tmp_path / "a" / "checkpoint-4"))
+    resumed = run(tmp_path / "a", resume_from_checkpoint=str(start))
     assert all(torch.equal(whole[key], resumed[key]) for key in whole)
+    if settings:  # what was learned is needed, and asked for
+        (start / "mixwell-state-0.safetensors").unlink()
+        with pytest.raises(RunError, match=r"mixwell-state-0\.safetensors is missing"):
+            run(tmp_path / "a", resume_from_checkpoint=str(start))
+        forgotten = run(tmp_path / "a", callback=False, resume_from_checkpoint=str(start))
+        assert not all(torch.equal(whole[key], forgotten[key]) for key in whole)

@@ -65,6 +65,8 @@ class Mixer:
         self.points = points
         check_task(method, points, model)
         self.sites: list[Point] = method.sites(points)
+        # The user's number of each site; sites with the same one (the embeddings of two stacks) are drawn together.
+        self._layers = [method.layer_of(i, self.sites) if method.has_layer else None for i in range(len(self.sites))]
         self.last: Plan | None = None
         self.progress: float | None = None
         self.attached = False
@@ -153,6 +155,11 @@ class Mixer:
 
     # --- the draw ---
 
+    @property
+    def layers(self) -> list[int]:
+        """The numbers that a method with `has_layer` draws from; else empty."""
+        return list(dict.fromkeys(layer for layer in self._layers if layer is not None))
+
     @contextlib.contextmanager
     def pin(
         self,
@@ -181,19 +188,16 @@ class Mixer:
             if not method.has_permutation:
                 raise OptionError(f"method {method.name!r} mixes the whole batch: no permutation can be pinned")
             permutation = torch.as_tensor(permutation, dtype=torch.long)
-        site = None
         if layer is not None:
             if not method.has_layer:
                 raise OptionError(f"method {method.name!r} draws no layer, so none can be pinned")
-            known = [method.layer_of(i, self.sites) for i in range(len(self.sites))]
-            if layer not in known:
-                raise OptionError(f"layer={layer} is not one of this mixer's layers {known}")
-            site = known.index(layer)
+            if layer not in self._layers:
+                raise OptionError(f"layer={layer} is not one of this mixer's layers {self.layers}")
         before = self._pin or _Pin()
         self._pin = _Pin(
             before.lam if lam is None else lam,
             before.permutation if permutation is None else permutation,
-            before.site if site is None else site,
+            before.layer if layer is None else layer,
             before.in_eval or in_eval,
         )
         try:
@@ -205,7 +209,7 @@ class Mixer:
         """Draw the plan of one step; takes one seed from torch's generator whatever the method."""
         method, pin, size = self.method, self._pin or _Pin(), step.size
         if pin.permutation is not None:
-            check_permutation(pin.permutation, size)
+            check_permutation(pin.permutation, size, method.mutual)
         if isinstance(pin.lam, Tensor) and pin.lam.shape != (size,):
             raise BatchError(f"the pinned lam has shape {tuple(pin.lam.shape)} but the batch has {size} rows")
         mixing = self._mixing_now()
@@ -220,7 +224,9 @@ class Mixer:
         lam = method.draw_lam(rng) if pin.lam is None else pin.lam
         if lam is not None:
             lam = method.adjust_lam(lam)
-        site = method.draw_layer(rng, len(self.sites)) if pin.site is None else pin.site
+        layer = pin.layer
+        if layer is None and (drawn := method.draw_layer(rng, len(self.layers))) is not None:
+            layer = self.layers[drawn]
         if not method.has_permutation:
             permutation = rows
         elif pin.permutation is not None:
@@ -236,9 +242,8 @@ class Mixer:
         weight = torch.where(permutation == rows, ones[0], weight)
         # AMPLIFY's lam rounds to 1 in two of five steps: nothing to do at its points then.
         alone = isinstance(lam, float) and bool(torch.tensor(lam, dtype=dtype) == 1)
-        active = tuple(not alone and (site is None or number == site) for number in range(len(self.sites)))
+        active = tuple(not alone and (layer is None or own == layer) for own in self._layers)
         points = torch.stack([weight if mixed else ones[0] for mixed in active]) if active else ones
-        layer = None if site is None else method.layer_of(site, self.sites)
         shift, shift_mask = self._shift(step, permutation)
         plan = Plan(seed, permutation, lam, layer, points, active, weight, shift=shift, shift_mask=shift_mask)
         return method.prepare(step, plan, rng)
@@ -474,7 +479,8 @@ class Mixer:
         self._wide = own is not None and own.dtype == torch.float32 and logits.dtype in HALF
         plain = Criterion(self._kind(logits, labels), wide=self._wide)
         check_reproduces(plain.total(logits, labels), own, type(self.model).__name__)
-        self._loss_checked = True
+        # The mean over no label at all is no number, and proves nothing.
+        self._loss_checked = bool(own is not None and own.isfinite())
 
     @contextlib.contextmanager
     def quiet(self, training: bool | None = False) -> Iterator[None]:
@@ -578,6 +584,16 @@ class Mixer:
         """Return the configuration as plain values, with the version of mixwell."""
         return {"mixwell_version": __version__, "method": self.method.name, "options": self.method.options()}
 
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return what a resumed run needs besides the random state: the count of steps, and what the method learned."""
+        return {"steps": torch.tensor(self._steps), **self.method.state()}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Go on from a `state_dict` of a mixer with the same method."""
+        state = dict(state)
+        self._steps = int(state.pop("steps"))
+        self.method.load_state(state)
+
     def callback(self) -> Any:
         """Return a TrainerCallback that tells the mixer how far training is and logs the last lam."""
         from mixwell.callback import make_callback
@@ -589,7 +605,7 @@ class Mixer:
 class _Pin:
     lam: float | Tensor | None = None
     permutation: Tensor | None = None
-    site: int | None = None
+    layer: int | None = None
     in_eval: bool = False
 
 

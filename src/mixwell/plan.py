@@ -206,8 +206,14 @@ def _couple(order: Tensor) -> Tensor:
     return permutation
 
 
-def check_permutation(permutation: Tensor, size: int) -> None:
-    """Raise unless a pinned permutation is one of 0..size-1 (looks at values only if they are on the host)."""
+def check_permutation(permutation: Tensor, size: int, mutual: str = "") -> None:
+    """Raise unless a pinned permutation is one of 0..size-1 (looks at values only if they are on the host).
+
+    Args:
+        permutation: (B,).
+        size: the number of rows, B.
+        mutual: what needs a permutation that is its own inverse, if anything does.
+    """
     if permutation.shape != (size,):
         raise BatchError(
             f"the pinned permutation has shape {tuple(permutation.shape)} but the batch has {size} rows; "
@@ -217,3 +223,8 @@ def check_permutation(permutation: Tensor, size: int) -> None:
         permutation.sort().values, torch.arange(size, dtype=permutation.dtype)
     ):
         raise BatchError(f"the pinned permutation {permutation.tolist()} is not a permutation of 0..{size - 1}")
+    if mutual and permutation.device.type == "cpu" and not torch.equal(permutation[permutation], torch.arange(size)):
+        raise BatchError(
+            f"{mutual} needs mutual partners, but in the pinned permutation {permutation.tolist()} some rows' partners "
+            f"have another one; pin one that is its own inverse"
+        )

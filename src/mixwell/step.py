@@ -84,7 +84,7 @@ class Step:
 
     @property
     def length(self) -> int:
-        """T, the number of positions; for images as the mask or the probe tells."""
+        """T, the number of positions of a text; methods that need it refuse images."""
         return self.anchor.shape[1]
 
     @property

@@ -143,7 +143,8 @@ def fit(
                         preprocess_logits_for_metrics=lambda logits, labels: (
                             logits[0] if isinstance(logits, tuple) else logits
                         ),
-                        callbacks=[*callbacks, *([keep] if keep is not None else []), mixer.callback()],
+                        # The mixer's first: what it keeps is in a checkpoint before the manifest is.
+                        callbacks=[mixer.callback(), *callbacks, *([keep] if keep is not None else [])],
                     )
                 trainer.remove_callback(PrinterCallback)
                 if settings.updates_per_batch > 1:

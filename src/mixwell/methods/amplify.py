@@ -51,10 +51,7 @@ class Amplify(DrawsLam):
                     "consistent=True needs site='attention': the raw projection leaves the residual unmixed, so there "
                     "is no compound weight to correct"
                 )
-            if self.pairing == "random":
-                self.pairing = "pairs"
-            if self.pairing == "label":
-                raise OptionError("consistent=True needs mutual pairs: pairing='pairs' or 'length', not 'label'")
+            self.need_mutual_partners("consistent=True")
 
     def sites(self, points: Points) -> list[Point]:
         """Return one point a mixed block."""

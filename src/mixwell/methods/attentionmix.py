@@ -64,7 +64,7 @@ class AttentionMix(Method):
         """See the weights once, and that the head exists."""
         from mixwell.mixer import probe_step
 
-        self.need_mutual_partners(mixer)
+        self.check_masked_embeddings(mixer)
         heads = probe_step(mixer).attention_weights(self.block).shape[1]
         if self.head is not None and not 0 <= self.head < heads:
             raise OptionError(f"head={self.head} is not one of 0..{heads - 1} (they count from 0)")

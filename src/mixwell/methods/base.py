@@ -158,6 +158,7 @@ class Method:
     label_smoothing: float = option(0.0, "share of each label spread evenly over the classes, inside the loss")
     class_weights: Sequence[float] | None = option(None, "one weight a class, inside the loss")
     loss_fn: LossFunction | None = option(None, "(logits, labels) -> one loss a row, instead of the model's loss")
+    mutual: str = field(default="", init=False, repr=False)  # what needs mutual partners, if anything does
 
     def __post_init__(self) -> None:
         self._check_types()
@@ -213,11 +214,11 @@ class Method:
         return lam
 
     def draw_layer(self, rng: torch.Generator, count: int) -> int | None:
-        """Draw the one active site of `count`, or None if all are active."""
+        """Draw one of `count` layers, whose sites are then the active ones, or None if all are active."""
         return None
 
     def layer_of(self, site: int, sites: Sequence[Point]) -> int:
-        """Return the user's number of a site, for methods that draw one."""
+        """Return the user's number of a site, for methods that draw one; sites may share a number."""
         return sites[site].index
 
     def prepare(self, step: Step, plan: Plan, rng: torch.Generator) -> Plan:
@@ -251,25 +252,39 @@ class Method:
         """Return the mixed loss of one forward."""
         return mixed_loss(criterion, logits, labels, plan.permutation, plan.label_weight, items)
 
+    @property
+    def learns(self) -> bool:
+        """Whether the method has values of its own that training changes."""
+        return False
+
+    def state(self) -> dict[str, Tensor]:
+        """Return what the method learned, for a resumed run to go on from."""
+        return {}
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        """Take what `state` returned."""
+
     # --- helpers ---
 
     def pick(self, points: Points, kind: str) -> tuple[Point, ...]:
         """Return the points of one kind in the stacks that are mixed."""
         return tuple(point for point in points.get(kind) if self.stacks == "all" or point.stack == "encoder")
 
-    def need_mutual_partners(self, mixer: Mixer) -> None:
+    def need_mutual_partners(self, why: str) -> None:
+        """Draw partners that are each other's, and take no others: `why` says what needs them."""
+        if self.pairing == "label":
+            raise OptionError(f"{why} needs mutual partners: use pairing='pairs' or 'length'")
+        self.pairing = "pairs" if self.pairing == "random" else self.pairing
+        self.mutual = why
+
+    def check_masked_embeddings(self, mixer: Mixer) -> None:
         """Draw mutual partners where embeddings are 0 at places that a row does not attend to (DeBERTa).
 
         A row attends to its partner's places too; others' places would reach it through its partner.
         """
-        if "mask" not in inspect.signature(mixer.points.get("embeddings")[0].module.forward).parameters:
-            return
-        if self.pairing == "label":
-            raise OptionError(
-                f"the embeddings of {type(mixer.model).__name__} read the mask, so that {self.name} needs mutual "
-                f"partners: use pairing='pairs' or 'length'"
-            )
-        self.pairing = "pairs" if self.pairing == "random" else self.pairing
+        if "mask" in inspect.signature(mixer.points.get("embeddings")[0].module.forward).parameters:
+            name = type(mixer.model).__name__
+            self.need_mutual_partners(f"{self.name} on {name}, whose embeddings read the mask,")
 
     def choice(self, name: str, allowed: Iterable[Any]) -> None:
         """Raise unless an option has one of the allowed values."""

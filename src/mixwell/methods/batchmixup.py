@@ -15,7 +15,7 @@ from torch import Tensor
 
 from mixwell.errors import OptionError
 from mixwell.loss import IGNORE, Criterion
-from mixwell.methods.base import Method, option, register
+from mixwell.methods.base import Method, option, register, spread
 from mixwell.plan import Plan, sample_beta
 from mixwell.points import Point, Points
 from mixwell.step import Step
@@ -105,18 +105,24 @@ class BatchMixup(Method):
                 raise OptionError("loss_form='dot' needs single-label classification")
             head: Any = step.mixer.sites[0].module
             vectors = getattr(head, "base_layer", head).weight[labels.clamp(min=0)]
-            loss = -(step.scratch["points"] * compose(plan.extra["share"].to(vectors.dtype), vectors)).sum(1).mean()
+            share = labelled(plan.extra["share"], labels).to(vectors.dtype)
+            loss = -(step.scratch["points"] * compose(share, vectors)).sum(1).mean()
             loss = loss + 0.0 * logits.sum()  # the head's bias takes part: DDP waits for every gradient
         else:
             table = criterion.table(logits, labels)
             weight = plan.label_weight.to(table.dtype)
-            if criterion.kind == "single_label":  # rows without a label give theirs to the others
-                weight = weight * (labels != IGNORE)
-                weight = weight / weight.sum(1, keepdim=True).clamp(min=torch.finfo(weight.dtype).tiny)
+            if criterion.kind == "single_label":
+                weight = labelled(weight, labels)
             loss = (weight * table).sum(1).mean()
         if items is None:
             return loss
         return loss * (labels != IGNORE).sum() / items
+
+
+def labelled(share: Tensor, labels: Tensor) -> Tensor:
+    """Rows without a label give their share to the others: (n, B) or (n, B, d), labels (B,)."""
+    share = share * spread(labels != IGNORE, share[0])
+    return share / share.sum(1, keepdim=True).clamp(min=torch.finfo(share.dtype).tiny)
 
 
 def compose(share: Tensor, x: Tensor) -> Tensor:

@@ -34,7 +34,7 @@ class EmbedMix(DrawsLam):
 
     def prove(self, mixer: Mixer) -> None:
         """See to it that partners are mutual where they must be."""
-        self.need_mutual_partners(mixer)
+        self.check_masked_embeddings(mixer)
 
     def prepare(self, step: Step, plan: Plan, rng: torch.Generator) -> Plan:
         """Attend to the partner's tokens too."""

@@ -34,6 +34,21 @@ def last_real(values: Tensor, mask: Tensor) -> Tensor:
     return values.gather(1, (positions * mask).argmax(1, keepdim=True))
 
 
+def one_separator(step: Step, last: Tensor, option: str) -> None:
+    """Raise unless rows end in one and the same token: else which one separates is anybody's guess.
+
+    Args:
+        step: the current step.
+        last: (B, 1), each row's last real token.
+        option: what to pass instead, for the message.
+    """
+    if step.once("separator") and bool((last != last[0]).any()):
+        raise BatchError(
+            f"the rows of this batch end in different tokens ({last.flatten().unique().tolist()}), so the separator is "
+            f"unclear; pass {option}"
+        )
+
+
 @dataclass
 class Fills(DrawsLam):
     """What Input and Manifold MixUp share: lam ~ Beta(1, 1) and the filling of padding."""
@@ -65,7 +80,7 @@ class Fills(DrawsLam):
                 f"{type(mixer.model).__name__} pools its last or end-of-sequence token, which a fill would displace; "
                 f"use padding='none'"
             )
-        self.need_mutual_partners(mixer)
+        self.check_masked_embeddings(mixer)
         if self.padding == "pad" and self.pad_token_id is None and getattr(config, "pad_token_id", None) is None:
             raise OptionError("the model's config has no pad_token_id; pass pad_token_id=")
 
@@ -91,8 +106,8 @@ class Fills(DrawsLam):
         taken = (taken & mixed_rows(plan).unsqueeze(1)).index_select(0, inverse)
         filled = attended | (taken & ~mask)
         token = last_real(ids, mask)
-        if self.padding == "sep":
-            self._check_separator(step, token)
+        if self.padding == "sep" and self.sep_token_id is None:
+            one_separator(step, token, "sep_token_id= (tokenizer.sep_token_id)")
         wanted = {"sep": self.sep_token_id, "unused": self.unused_token_id}.get(self.padding)
         if wanted is not None:
             token = torch.full_like(token, wanted)
@@ -109,14 +124,6 @@ class Fills(DrawsLam):
 
     def _pad_id(self, step: Step) -> int:
         return self.pad_token_id if self.pad_token_id is not None else base_config(step.mixer.model).pad_token_id
-
-    def _check_separator(self, step: Step, separator: Tensor) -> None:
-        """Rows must end in one and the same token, else which one separates is anybody's guess."""
-        if self.sep_token_id is None and step.once("separator") and bool((separator != separator[0]).any()):
-            raise BatchError(
-                f"the rows of this batch end in different tokens ({separator.flatten().unique().tolist()}), so the "
-                f"separator is unclear; pass sep_token_id= (tokenizer.sep_token_id)"
-            )
 
 
 @register
@@ -149,9 +156,12 @@ class ManifoldMixup(Fills):
 
     def sites(self, points: Points) -> list[Point]:
         """Return the points to draw from."""
-        every = [points.get("embeddings")[0], *self.pick(points, "block")]
-        every += points.get("sentence") if self.layers is None else points.found.get("sentence", ())
-        return [every[k] for k in pick_layers(self.layers, len(every), range(len(every)), "layers")]
+        blocks = self.pick(points, "block")
+        self._sentence = len(blocks) + 1
+        vectors = points.get("sentence") if self.layers is None else points.found.get("sentence", ())
+        # The embeddings are one choice, in encoder-decoder models of both stacks, as in `input`.
+        every = [self.pick(points, "embeddings"), *((point,) for point in (*blocks, *vectors))]
+        return [point for k in pick_layers(self.layers, len(every), range(len(every)), "layers") for point in every[k]]
 
     def layer_of(self, site: int, sites: Sequence[Point]) -> int:
         """Return the number in S of a site: blocks count from 1, the sentence vector comes last."""
@@ -159,11 +169,6 @@ class ManifoldMixup(Fills):
         if point.kind == "sentence":
             return self._sentence
         return 0 if point.kind == "embeddings" else point.index + 1
-
-    def prove(self, mixer: Mixer) -> None:
-        """Remember the depth, which numbers the sentence vector."""
-        self._sentence = mixer.points.depth + 1
-        super().prove(mixer)
 
     def draw_layer(self, rng: torch.Generator, count: int) -> int:
         """Draw one of the points."""

@@ -61,7 +61,7 @@ class NonlinearMixup(Method):
         if self.point == "embeddings":
             if mixer.points.modality == "image":
                 raise OptionError("point='embeddings' needs a model that reads texts; use point='sentence'")
-            self.need_mutual_partners(mixer)
+            self.check_masked_embeddings(mixer)
 
     def prepare(self, step: Step, plan: Plan, rng: torch.Generator) -> Plan:
         """Draw the gate: 1 for rows without a partner, all lam if lam is pinned."""
@@ -112,11 +112,29 @@ class NonlinearMixup(Method):
             plan = dataclasses.replace(plan, label_weight=learned)
         return super().loss(criterion, logits, labels, plan, step, items)
 
+    @property
+    def learns(self) -> bool:
+        """The label policy may."""
+        return self.label_policy == "learned"
+
+    def state(self) -> dict[str, Tensor]:
+        """Return theta, and the gradient that its next step takes."""
+        found = {} if self.theta is None else {"theta": self.theta.detach(), "theta_grad": self.theta.grad}
+        return {name: value.clone() for name, value in found.items() if value is not None}
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        """Take theta and its gradient."""
+        self.theta = state["theta"].clone().requires_grad_(True) if "theta" in state else None
+        if self.theta is not None and "theta_grad" in state:
+            self.theta.grad = state["theta_grad"].clone()
+
     def _learn(self, gate: Tensor) -> Tensor:
         """Return theta after a gradient step with what the last backward left."""
         if self.theta is None:
             self.theta = torch.zeros(gate.shape[1], dtype=gate.dtype, device=gate.device, requires_grad=True)
-        elif self.theta.grad is not None:
+        elif self.theta.device != gate.device:  # loaded
+            self.load_state({name: value.to(gate.device) for name, value in self.state().items()})
+        if self.theta.grad is not None:
             with torch.no_grad():
                 # By direction only, so that loss scaling does not scale the step.
                 # An overflow under loss scaling is a step that the optimiser leaves out too.

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from mixwell.errors import OptionError
 from mixwell.methods.base import Method, option, register
-from mixwell.methods.manifold import last_real
+from mixwell.methods.manifold import last_real, one_separator
 from mixwell.plan import Plan
 from mixwell.points import Point, Points
 from mixwell.step import Step
@@ -35,9 +35,13 @@ class Spans:
 
 def saliency(gradient: Tensor) -> Tensor:
     """Return the RMS over features of the gradient, divided by the row's maximum: (B, T, d) -> (B, T)."""
-    wide = torch.float32 if gradient.device.type == "mps" else torch.float64  # running sums need the digits
-    size = gradient.to(wide).pow(2).mean(-1).sqrt()
+    size = gradient.to(_wide(gradient)).pow(2).mean(-1).sqrt()  # running sums need the digits
     return size / size.amax(1, keepdim=True).clamp(min=torch.finfo(size.dtype).tiny)
+
+
+def _wide(tensor: Tensor) -> torch.dtype:
+    """float64 where the device has it."""
+    return torch.float32 if tensor.device.type == "mps" else torch.float64
 
 
 def choose_spans(scores: Tensor, inside_a: Tensor, inside_b: Tensor, permutation: Tensor, wanted: Tensor) -> Spans:
@@ -143,7 +147,9 @@ class SSMix(Method):
         scores = saliency(step.embedding_gradient())
         content = self.content(ids, mask)
         if self.special_ids is None:
-            separator = ids == last_real(ids, mask)
+            last = last_real(ids, mask)
+            one_separator(step, last, "special_ids= (the ids of CLS, SEP and PAD)")
+            separator = ids == last
         else:
             separator = mask & ~content & (content.long().cumsum(1) > 0)
         first = separator.long().cumsum(1) == 0  # before the first separator
@@ -163,6 +169,6 @@ class SSMix(Method):
     def _window(self, length: Tensor, plan: Plan) -> Tensor:
         """Return how many tokens to replace of `length`, at least one; by a pinned lam, none if it is 1."""
         if plan.lam is None:
-            return (length.double() * self.fraction).floor().long().clamp(min=1)
-        kept = plan.label_weight.double()
+            return (length.to(_wide(length)) * self.fraction).floor().long().clamp(min=1)
+        kept = plan.label_weight.to(_wide(length))
         return torch.where(kept < 1, (length * (1 - kept)).round().long().clamp(min=1), 0)
