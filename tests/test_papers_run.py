@@ -505,13 +505,13 @@ def test_means_over_data_sets_and_derived_rows() -> None:
     single = next(c for c in made["cells"] if (c["dataset"], c["row"], c["metric"]) == ("mrpc", "5", "accuracy"))
     width, alone = (each["difference"]["hi"] - each["difference"]["lo"] for each in (entry, single))
     assert width < alone  # two data sets tell more than one
-    (claim,) = made["claims"]
+    claim = made["claims"][0]
     assert claim["verdict"] == PARTLY and claim["tested"] == "1 of 5 pairs, 2 of 7 data sets"
     assert "## mean over mrpc, trec_fine (2 of 7 data sets), 150" in output.markdown(made)
     # All rows on two of seven data sets: still no verdict on the paper's mean.
     rows = {"5": 0.8} | dict.fromkeys(("No mixup", "1", "3", "7", "9", "20"), 0.6)
     every = [made_up("amplify-table1", rows, place=(key, "150", "full")) for key in ("mrpc", "trec_fine")]
-    (claim,) = tables.build(Measured(every[0].run, every[0].cells + every[1].cells))["claims"]
+    claim = tables.build(Measured(every[0].run, every[0].cells + every[1].cells))["claims"][0]
     assert claim["verdict"] == PARTLY and claim["tested"] == "5 of 5 pairs, 2 of 7 data sets"
     # TREC's two label sets have their texts in common: two of them tell no more than one.
     pairs = Pairs(Measured(parts[0].run, parts[0].cells + parts[1].cells), protocols.get("amplify-table1"), 0.95)
