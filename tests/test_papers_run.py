@@ -73,13 +73,20 @@ def test_show(name: str, capsys: pytest.CaptureFixture[str]) -> None:
         (["run", "audit", *FAST, "--rows", "EmbdMix"], "did you mean 'EmbedMix'?"),
         (["run", "audit", *FAST, "--only", "mrpc"], "data set 'mrpc' is not in this run"),
         (["run", "audit", *FAST, "--seeds", "0"], "--seeds must be at least 1"),
-        (["run", "amplify-figure2", *FAST, "--seeds", "2"], "it is drawn from parameters alone"),
+        (["run", "amplify-figure2", *FAST, "--seeds", "0"], "it is drawn from parameters alone"),
+        (["run", "amplify-figure2", *FAST, "--packed", "nowhere"], "--packed does not go with amplify-figure2"),
+        (["run", "audit", *FAST, "--data", __file__], "is a file; name the folder that has one folder"),
+        (["run", "audit", *FAST, "--records", __file__], "--records"),
+        (["run", "audit", *FAST, "--packed", "nowhere"], "nowhere: not the folder of a paper's run; name what"),
+        (["run", "nothing", "--tables-only"], "paper experiment 'nothing' is unknown"),
+        (["run", "audit", "--scale", "big", "--tables-only"], "scale 'big' is unknown"),
+        (["run", "audit", *FAST, "--output", "/proc/x"], "/proc/x"),
         (["run", "audit", *FAST, "--model", "no/where/at"], "model no/where/at: no such folder"),
         (["table", "nowhere"], "not the folder of a paper's run"),
     ],
 )
 def test_mistakes(words: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    more = ["--output", str(tmp_path / "out")] if words[0] == "run" else []
+    more = ["--output", str(tmp_path / "out")] if words[0] == "run" and "--output" not in words else []
     assert main(["paper", *words, *more]) == 2
     errors = capsys.readouterr().err.splitlines()
     assert len(errors) == 1 and message in errors[0]
@@ -92,7 +99,7 @@ def test_missing_data_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert main([*words, "--data", str(tmp_path), "--output", str(tmp_path / "out")]) == 2
     (error,) = capsys.readouterr().err.splitlines()
     assert f"CoLA: there is no folder {tmp_path / 'cola'}" in error and "nyu-mll/glue:cola" in error
-    assert "has train.jsonl, but validation is missing" in error
+    assert "has train.jsonl; add validation" in error
     assert not (tmp_path / "out" / "run.json").exists()
 
 
@@ -163,14 +170,112 @@ def test_the_picture_shows_differences_with_intervals(smoke: Any) -> None:
     assert all(picture.lstrip().startswith("<?xml") for picture in pictures.draw(made).values())
 
 
-def test_a_changed_pack_is_refused(smoke: Any, tmp_path: Path) -> None:
+def change(lines: list[Any], name: str) -> list[Any]:
+    """The lines of cells.jsonl after something happened to them."""
+    first = json.loads(json.dumps(lines[0]))
+    if name == "another seed":
+        first["identity"]["seed"] = 5
+    if name == "a better accuracy":
+        first["result"]["test"]["before"]["accuracy"] = 0.95
+    if name == "a better loss":
+        first["result"]["test"]["before"]["nll"] -= 0.1
+    if name in ("outputs", "result", "identity", "key"):
+        del first[name]
+    return {"a list": [[1]], "lost": []}.get(name, [first]) + lines[1:]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("another seed", "does not belong to its record"),
+        ("a better accuracy", "does not belong to its record"),
+        ("a better loss", "does not belong to its record"),
+        ("lost", "1 of 2 trainings are not in cells.jsonl"),
+        *((name, "the pack is damaged") for name in ("outputs", "result", "identity", "key", "a list")),
+    ],
+)
+def test_a_changed_pack_is_refused(
+    name: str, message: str, smoke: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = output.pack(smoke("amplify-table3"), tmp_path / "pack")
-    lines = (path / "cells.jsonl").read_text().splitlines()
-    changed = json.loads(lines[0])
-    changed["identity"]["seed"] = 5
-    (path / "cells.jsonl").write_text("\n".join([json.dumps(changed), *lines[1:]]) + "\n")
-    with pytest.raises(RunError, match="does not belong to its identity"):
-        measured.read(path)
+    assert measured.read(path).cells
+    lines = [json.loads(line) for line in (path / "cells.jsonl").read_text().splitlines()]
+    (path / "cells.jsonl").write_text("".join(json.dumps(line) + "\n" for line in change(lines, name)))
+    assert main(["paper", "table", str(path)]) == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["records", "cells", "scale", "request", "missing", "experiment", "dataset"])
+def test_a_damaged_run_json_is_named(name: str, smoke: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = output.pack(smoke("amplify-table3"), tmp_path / "pack")
+    run = json.loads((path / "run.json").read_text())
+    if name == "dataset":
+        run["cells"][0][name] = "elsewhere"
+    else:
+        del run[name]
+    (path / "run.json").write_text(json.dumps(run))
+    for words in (["table"], ["rerun"], ["run", "audit", *FAST, "--output", str(tmp_path / "out"), "--packed"]):
+        assert main(["paper", *words, str(path)]) == 2
+        (error,) = capsys.readouterr().err.splitlines()
+        assert "run.json: damaged" in error or "experiment 'None' is unknown" in error
+
+
+def test_a_pack_takes_nothing_elses_place(smoke: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run, figure = smoke("amplify-table3"), smoke("amplify-figure2")
+    packed, drawn = output.pack(run, tmp_path / "table"), output.pack(figure, tmp_path / "figure")
+    copy = tmp_path / "copy"
+    shutil.copytree(smoke("audit"), copy)
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "mine.txt").write_text("mine")
+    (tmp_path / "odd").mkdir()
+    (tmp_path / "odd" / "run.json").write_text("mine")
+    before = {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
+    capsys.readouterr()
+    for source, target, message in (
+        (run, drawn, "has experiment amplify-figure2, not amplify-table3"),
+        (figure, packed, "has experiment amplify-table3, not amplify-figure2"),
+        (smoke("audit"), packed, "has experiment amplify-table3, not audit"),
+        (smoke("audit"), copy, "is the folder of a run, not a pack"),
+        (run, tmp_path / "notes", "is not empty and no pack"),
+        (run, tmp_path / "odd", "damaged"),
+        (run, "/proc/x", "/proc/x"),
+    ):
+        for more in ([], ["--add"]) if target != "/proc/x" else ([],):
+            assert main(["paper", "pack", str(source), str(target), *more]) == 2
+            (error,) = capsys.readouterr().err.splitlines()
+            assert message in error
+    assert main(["paper", "pack", str(figure), str(drawn), "--add"]) == 2
+    assert "a figure, which has no parts" in capsys.readouterr().err
+    assert {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()} == before
+    assert output.pack(run, packed) == packed and output.pack(figure, drawn) == drawn  # anew
+
+
+def test_packs_of_packs_keep_their_pages(smoke: Any, tmp_path: Path) -> None:
+    pack = output.pack(smoke("audit"), tmp_path / "pack")
+    output.pack(smoke("audit"), pack, add=True)
+    output.pack(pack, tmp_path / "copy")
+    for name in ("run.json", "table.md", "report.html", "report-sample.html", "cells.jsonl"):
+        assert (tmp_path / "copy" / name).read_bytes() == (pack / name).read_bytes(), name
+
+
+def test_figures_are_computed_again(smoke: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("amplify-figure2", "batchmixup-figure1"):
+        folder = output.pack(smoke(name), tmp_path / name)
+        assert main(["paper", "rerun", str(folder)]) == 0
+        assert f"{name}: the same numbers, bit for bit" in capsys.readouterr().out
+    made = json.loads((folder / "figure.json").read_text())
+    made["numbers"]["best_possible"] += 1e-9
+    (folder / "figure.json").write_text(json.dumps(made))
+    assert main(["paper", "rerun", str(folder)]) == 1
+    assert main(["paper", "run", "audit", *FAST, "--packed", str(folder), "--output", str(tmp_path / "out")]) == 2
+    assert "is a figure and has no trainings" in capsys.readouterr().err
+
+
+def test_models_lose_their_folders(tmp_path: Path) -> None:
+    for words in (["--model", str(tmp_path)], [f"--model={tmp_path}"], ["-m", str(tmp_path)], ["-m", "~/x/model"]):
+        found = " ".join(measured.anonymous(["mixwell", "paper", "run", "audit", *words]))
+        assert str(tmp_path.parent) not in found and "~" not in found and "=/" not in found
+    assert measured.anonymous(["--model", "google-bert/bert-base-uncased"])[1] == "google-bert/bert-base-uncased"
 
 
 def test_parts_make_one_pack(smoke: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -191,8 +296,8 @@ def test_parts_make_one_pack(smoke: Any, tmp_path: Path, capsys: pytest.CaptureF
     less = packs.joined(parts[0], dataclasses.replace(parts[0], failed=((parts[0].cells[0].title, "x"),)), "there")
     assert less.run["cut"] == [f"sample: the rows {', '.join(map(repr, rows[3:]))} are left out."]
     assert not less.failed and less.missing == 0  # what failed in one part was trained in the other
-    other = dataclasses.replace(parts[0], run={**parts[0].run, "scale": "small"})
-    with pytest.raises(RunError, match="there has scale small, not smoke"):
+    other = dataclasses.replace(parts[0], run={**parts[0].run, "model": "other"})
+    with pytest.raises(RunError, match="there has model other, not"):
         packs.joined(other, parts[1], "there")
     assert main(["paper", "pack", str(folder), str(tmp_path / "whole"), "--add"]) == 0
     pages = json.loads((tmp_path / "whole" / "run.json").read_text())["pages"]

@@ -22,6 +22,22 @@ def home(path: str | os.PathLike[str]) -> Path:
 
 
 @contextlib.contextmanager
+def _taking_files(target: Path) -> Iterator[None]:
+    """Say of a folder that is there but takes no files (/proc and its like) what is wrong, as other folders do."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(target)) from error
+
+
+def make_folder(path: str | os.PathLike[str]) -> Path:
+    """Make a folder and its parents, unless they are there."""
+    with _taking_files(Path(path)):
+        Path(path).mkdir(parents=True, exist_ok=True)
+    return Path(path)
+
+
+@contextlib.contextmanager
 def atomic_path(target: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield a temporary path beside `target`; on success it is flushed and renamed onto `target`.
 
@@ -37,11 +53,9 @@ def atomic_path(target: str | os.PathLike[str]) -> Iterator[Path]:
     if target.exists() and not target.is_file():
         yield target  # a device or a pipe: there is nothing to keep whole, and a rename would take its place
         return
-    target.parent.mkdir(parents=True, exist_ok=True)
-    try:
+    with _taking_files(target):
+        make_folder(target.parent)
         handle, name = tempfile.mkstemp(prefix=f".{target.stem}.tmp-", suffix=target.suffix, dir=target.parent)
-    except FileNotFoundError as error:  # the folder is there, but takes no files: /proc and its like
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(target)) from error
     os.close(handle)
     temporary = Path(name)
     try:
@@ -88,7 +102,7 @@ def atomic_folder(target: str | os.PathLike[str]) -> Iterator[Path]:
         target: the folder to write.
     """
     target = Path(target)
-    target.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(target.parent)
     temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.tmp-", dir=target.parent))
     try:
         yield temporary

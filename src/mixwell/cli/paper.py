@@ -74,8 +74,8 @@ def run(
     """
     from mixwell.compare.run import make_engine, make_view
     from mixwell.errors import RunError
-    from mixwell.papers import output as outputs
     from mixwell.papers.planning import Request
+    from mixwell.papers.runner import rewrite
     from mixwell.papers.runner import run as run_paper
 
     wanted = Request(
@@ -84,7 +84,7 @@ def run(
     )  # fmt: skip
     folder = output or str(wanted.folder())
     if tables_only:
-        made: Any = outputs.write(folder, level)
+        made: Any = rewrite(wanted, folder, level)
     else:
         made = run_paper(
             wanted, folder, records=records, engine=lambda: make_engine("local", workers, threads, cache_dir),
@@ -145,12 +145,13 @@ def rerun(
     data: Annotated[str | None, typer.Option(help="The folder with one folder for each data set.")] = None,
     cell: Annotated[int, typer.Option(help="Which training, from 0.")] = 0,
     model: Annotated[str | None, typer.Option("--model", "-m", help="Where the run's model is now.")] = None,
+    hub: Annotated[bool, typer.Option("--hub", help="Load the data set from the hub if it is not in --data.")] = False,
     cache_dir: Annotated[str | None, typer.Option(help="For tokenised texts and the tiny model.")] = None,
 ) -> None:
-    """Train one cell of a run again and compare its numbers with the record."""
+    """Train one cell of a run again, or compute a figure again, and compare the numbers with the record."""
     from mixwell.papers.runner import rerun as rerun_cell
 
-    same, lines = rerun_cell(folder, data, cell, model, cache_dir)
+    same, lines = rerun_cell(folder, data, cell, model, cache_dir, hub)
     print("\n".join(lines))
     raise typer.Exit(0 if same else 1)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 
-from mixwell.errors import OptionError, nearest
 from mixwell.papers.protocols import OURS, SCALES, DataSet, Experiment, Row
 
 _WIDTH = 118
@@ -18,8 +17,8 @@ def text(experiment: Experiment, scale: str | None = None) -> str:
         experiment: to describe.
         scale: only the grid of this scale; None for all.
     """
-    if scale is not None and scale not in SCALES:
-        raise OptionError(f"scale {scale!r} is unknown{nearest(scale, SCALES)}; use one of {', '.join(SCALES)}")
+    if scale is not None:
+        experiment.check_scale(scale)
     paper = experiment.paper
     parts = [
         f"{experiment.name}: {experiment.title}",
@@ -84,10 +83,13 @@ def _datasets(experiment: Experiment) -> list[str]:
 
 def _training(experiment: Experiment) -> list[str]:
     own = {key for data in experiment.datasets for key in data.training}
-    stated = [f"{name} {value}" for name, value in experiment.training.items() if name not in experiment.unstated]
-    ours = [f"{name} {value}" for name, value in experiment.training.items() if name in experiment.unstated]
-    texts = ["as published: " + (", ".join(stated) or "-")]
-    texts += ["not stated, ours: " + ", ".join(ours)] if ours else []
+    unstated, departs = experiment.unstated, experiment.departs
+    parts = {"as published": experiment.training.keys() - {*unstated, *departs}, "not stated, ours": {*unstated},
+             "other than published (see the remarks)": {*departs}}  # fmt: skip
+    texts = []
+    for title, names in parts.items():
+        values = [f"{name} {value}" for name, value in experiment.training.items() if name in names]
+        texts += [f"{title}: {', '.join(values)}"] if values else []
     texts += [f"by data set: {', '.join(sorted(own))}"] if own else []
     texts.append("the best epoch is chosen on validation, never on test")
     return _listed("training", texts)
@@ -108,7 +110,8 @@ def _grid(experiment: Experiment, scale: str) -> list[str]:
     ]
     settings: dict[str, set[str]] = {}
     for run in runs:
-        for name, value in run.settings.items():
+        flat = {**run.settings, **run.settings.get("arguments", {})}
+        for name, value in flat.items():
             if name != "arguments":
                 settings.setdefault(name, set()).add(str(value))
     texts.append(", ".join(f"{name} {' or '.join(sorted(values))}" for name, values in settings.items()))

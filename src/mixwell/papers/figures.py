@@ -15,7 +15,7 @@ import numpy as np
 
 from mixwell.files import write_json, write_text
 from mixwell.papers import plane
-from mixwell.papers.measured import Measured, anonymous
+from mixwell.papers.measured import FIGURE, Measured, anonymous
 from mixwell.papers.protocols import Experiment, get
 from mixwell.report.plots import BLACK, BLUE, GREEN, GREY, ORANGE, figure
 from mixwell.runs import read_json
@@ -63,11 +63,12 @@ def run(experiment: Experiment, request: Request, path: Path) -> dict[str, Any]:
     from mixwell._version import __version__
     from mixwell.errors import OptionError
 
-    for name in ("only", "rows", "seeds", "model", "data"):
-        if getattr(request, name):
+    for name in ("only", "rows", "seeds", "model", "data", "hub"):
+        value = getattr(request, name)
+        if value not in (None, ()) and value is not False:  # 0 is a value
             raise OptionError(f"--{name} does not go with {experiment.name}: it is drawn from parameters alone")
     parameters = experiment.figure(request.scale).parameters
-    file = path / "figure.json"
+    file = path / FIGURE
     if not file.is_file() or read_json(file, FORMAT, "a figure")["parameters"] != parameters:
         numbers = _MAKERS[experiment.name](parameters)
         head = {"format": FORMAT, "version": __version__, "experiment": experiment.name, "scale": request.scale}
@@ -84,12 +85,12 @@ def _write(file: Path, made: Mapping[str, Any]) -> None:
 def _run_json(name: str) -> dict[str, Any]:
     from mixwell.papers.planning import FORMAT as RUN
 
-    return {"format": RUN, "experiment": name, "records": "figure.json"}
+    return {"format": RUN, "experiment": name, "records": FIGURE}
 
 
 def draw(path: Path) -> dict[str, Any]:
     """Draw a figure from its figure.json and describe it in table.md; returns what figure.json holds."""
-    made = read_json(path / "figure.json", FORMAT, "a figure")
+    made = read_json(path / FIGURE, FORMAT, "a figure; run it again")
     experiment = get(made["experiment"])
     write_text(path / "figure.svg", _DRAWERS[experiment.name](made))
     notes = "\n".join(f"- {note}" for note in (*experiment.notes, *experiment.paper.notes))
@@ -107,12 +108,20 @@ def draw(path: Path) -> dict[str, Any]:
 
 def pack(source: Path, target: Path) -> Path:
     """Copy a figure's numbers to a folder for committing, without the user's paths, and draw it there."""
-    made = read_json(source / "figure.json", FORMAT, "a figure")
-    target.mkdir(parents=True, exist_ok=True)
-    _write(target / "figure.json", {**made, "command": anonymous(made["command"])})
+    made = read_json(source / FIGURE, FORMAT, "a figure; run it again")
+    _write(target / FIGURE, {**made, "command": anonymous(made["command"])})
     write_json(target / "run.json", _run_json(made["experiment"]))
     draw(target)
     return target
+
+
+def again(path: Path) -> tuple[bool, list[str]]:
+    """Compute a figure's numbers again; returns whether they are the same, and a line that says so."""
+    made = read_json(path / FIGURE, FORMAT, "a figure; run it again")
+    # Through JSON, which has no other floats than the file's, and lists for tuples.
+    same = json.loads(json.dumps(_MAKERS[made["experiment"]](made["parameters"]))) == made["numbers"]
+    words = "the same numbers, bit for bit" if same else "other numbers: another version or kind of processor?"
+    return same, [f"{made['experiment']}: {words}"]
 
 
 def rounded(values: Any, digits: int = 5) -> list[float]:

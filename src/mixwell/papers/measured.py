@@ -22,11 +22,16 @@ from mixwell.compare.records import CorruptRecord, Record, Records
 from mixwell.compare.spec import BASELINE
 from mixwell.compare.statistics import SeedResult
 from mixwell.compare.summary import Summary, summarise
+from mixwell.errors import RunError
+from mixwell.files import home
 from mixwell.papers.planning import FORMAT
-from mixwell.papers.protocols import get
+from mixwell.papers.protocols import SAMPLE, get
 from mixwell.runs import read_json
 
 PACKED = "packed"
+FIGURE = "figure.json"  # in the place of records, for figures that need none
+_NEEDED = ("records", "cells", "scale", "model", "command", "request", "notes", "cut", "not_run")
+_PLACE = {"dataset", "size", "beside", "row", "seed", "metrics", "key"}
 _LEAST = 1e-3  # by how much the predicted class is ahead where half precision makes a tie
 _KEPT = ("train_rows", "temperature", "best_epoch", "epochs", "steps", "stopped_early", "learning_rate", "timing",
          "threads", "versions", "notes")  # fmt: skip
@@ -140,7 +145,9 @@ def read(folder: str | Path) -> Measured:
     from mixwell.papers import packs
 
     path = Path(folder)
-    run = read_json(path / "run.json", FORMAT, "the folder of a paper's run")
+    run = read_run(path)
+    if run["records"] == FIGURE:
+        raise RunError(f"{path} is a figure and has no trainings; name the folder of a table")
     if run["records"] == PACKED:
         return Measured(run, tuple(packs.cells(path, run)), tuple(map(tuple, run["failed"])), run["missing"])
     records, lent = Records(path / run["records"]), packs.lent(run.get("packs", ()))
@@ -157,6 +164,27 @@ def read(folder: str | Path) -> Measured:
         else:
             missing += 1
     return Measured(run, tuple(cells), tuple(failed), missing)
+
+
+def read_run(path: Path) -> dict[str, Any]:
+    """What the run.json of a run, a pack or a figure holds.
+
+    Raises:
+        RunError: there is none, or it is damaged.
+    """
+    run = read_json(path / "run.json", FORMAT, "the folder of a paper's run; name what `mixwell paper run` wrote")
+    experiment = get(str(run.get("experiment")))
+    packed = ("failed", "missing") if run.get("records") == PACKED else ()
+    lacking = [name for name in (*_NEEDED, *packed) if name not in run]
+    if run.get("records") == FIGURE:
+        return run
+    if lacking:
+        raise RunError(f"{path / 'run.json'}: damaged (without {', '.join(lacking)}); bring it back, or run it again")
+    known = {each.key for each in (*experiment.datasets, SAMPLE)}
+    for place in run["cells"]:
+        if not isinstance(place, dict) or place.get("dataset") not in known or place.keys() != _PLACE:
+            raise RunError(f"{path / 'run.json'}: damaged (the cell {place}); bring it back, or run it again")
+    return run
 
 
 def place_title(place: Mapping[str, Any]) -> str:
@@ -181,7 +209,7 @@ def summary(folder: str | Path, level: float = 0.95) -> Summary | None:
     from mixwell.papers import packs
 
     path = Path(folder)
-    run = read_json(path / "run.json", FORMAT, "the folder of a paper's run")
+    run = read_run(path)
     if run["records"] == PACKED:
         return None
     records, experiment = Records(path / run["records"]), get(run["experiment"])
@@ -229,11 +257,21 @@ def anonymous(command: list[str]) -> list[str]:
     """A command line with words in the place of the user's folders."""
     stands = {"--data": "DATA", "--output": "OUTPUT", "-o": "OUTPUT", "--records": "RECORDS", "--cache-dir": "CACHE",
               "--packed": "PACK"}  # fmt: skip
+
+    def instead(option: str, value: str) -> str:
+        return model_name(value) if option in ("--model", "-m") else stands.get(option, value)
+
     made: list[str] = []
     for word in command:
-        name, equals, _ = word.partition("=")
-        if equals and name in stands:
-            made.append(f"{name}={stands[name]}")
+        name, equals, value = word.partition("=")
+        if equals and name.startswith("-"):
+            made.append(f"{name}={instead(name, value)}")
         else:
-            made.append(stands.get(made[-1], word) if made else word)
+            made.append(instead(made[-1], word) if made else word)
     return made
+
+
+def model_name(model: str) -> str:
+    """A model's name without the user's folders; a hub id stays."""
+    local = model.startswith(("/", ".", "~")) or home(model).is_dir()
+    return Path(model).name if local else model

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from mixwell.errors import RunError
 from mixwell.files import write_json, write_text
 from mixwell.papers.protocols import METRICS, OURS, get
 
@@ -29,7 +30,7 @@ def write(folder: str | Path, level: float = 0.95) -> dict[str, Any]:
     from mixwell.papers import figures, measured, pictures, tables
 
     path = Path(folder)
-    if (path / "figure.json").is_file():
+    if measured.read_run(path)["records"] == measured.FIGURE:
         return figures.draw(path)
     found = measured.read(path)
     made = tables.build(found, level)
@@ -61,20 +62,38 @@ def pack(folder: str | Path, target: str | Path, *, add: bool = False) -> Path:
     """
     from mixwell.papers import figures, measured, packs
 
-    source = Path(folder)
-    if (source / "figure.json").is_file():
-        return figures.pack(source, Path(target))
-    pages = measured.read(target).run.get("pages", {}) if add else {}
-    path = packs.pack(source, target, add=add)
+    source, path = Path(folder), Path(target)
+    run = measured.read_run(source)
+    packs.check_target(path, run)
+    if run["records"] == measured.FIGURE:
+        if add:
+            raise RunError(f"--add: {source} is a figure, which has no parts; leave --add out")
+        return figures.pack(source, path)
+    pages = dict(measured.read(path).run.get("pages", {})) if add else {}
+    added = {name: (page, (source / name).read_text(encoding="utf-8")) for name, page in _pages(source).items()}
+    packs.pack(source, path, add=add)
     write(path)
-    if (source / PAGE).is_file():  # a pack has too little for it: it comes from the whole records
-        cells = measured.read(source).cells
-        parts = list(dict.fromkeys(cell.dataset for cell in cells))
-        name = f"report-{'-'.join(parts)}.html" if add else PAGE
-        write_text(path / name, (source / PAGE).read_text(encoding="utf-8"))
-        pages = {**pages, name: {"datasets": parts, "cells": len(cells)}}
+    for name, (page, text) in added.items():
+        name = f"report-{'-'.join(page['datasets'])}.html" if add else name
+        write_text(path / name, text)
+        pages[name] = page
     _keep_pages(path, pages)
     return path
+
+
+def _pages(source: Path) -> dict[str, Any]:
+    """The pages of a run or of a pack: file name to data sets and number of trainings.
+
+    A pack has too little to make one: they come from the whole records.
+    """
+    from mixwell.papers import measured
+
+    found = measured.read(source)
+    pages = found.run.get("pages")
+    if pages is None:
+        parts = list(dict.fromkeys(cell.dataset for cell in found.cells))
+        pages = {PAGE: {"datasets": parts, "cells": len(found.cells)}}
+    return {name: page for name, page in pages.items() if (source / name).is_file()}
 
 
 def _keep_pages(path: Path, pages: Mapping[str, Any]) -> None:

@@ -20,8 +20,8 @@ import numpy as np
 
 from mixwell.compare.spec import canonical
 from mixwell.errors import RunError
-from mixwell.files import atomic_path, home, write_json, write_text
-from mixwell.papers.measured import PACKED, Cell, Measured, Outputs, anonymous, read
+from mixwell.files import atomic_path, make_folder, write_json, write_text
+from mixwell.papers.measured import FIGURE, PACKED, Cell, Measured, Outputs, anonymous, model_name, read, read_run
 from mixwell.papers.protocols import get
 
 
@@ -37,21 +37,32 @@ def pack(folder: str | Path, target: str | Path, *, add: bool = False) -> Path:
         RunError: the target is something else, or a pack of another experiment.
     """
     found, path = read(folder), Path(target)
-    if path.exists() and any(path.iterdir()) and not (path / "run.json").is_file():
-        raise RunError(f"{path} is not empty and no pack; name another folder")
     found = replace(found, run=_without_paths(found))
     if add:
         found = joined(read(path), found, str(path))
-    path.mkdir(parents=True, exist_ok=True)
-    _write(found, path)
+    _write(found, make_folder(path))
     return path
+
+
+def check_target(path: Path, run: Mapping[str, Any]) -> None:
+    """Raise `RunError` unless a folder is free for a pack of a run, or holds one of the same experiment and scale."""
+    if not path.exists() or (path.is_dir() and not any(path.iterdir())):
+        return
+    if not (path / "run.json").is_file():
+        raise RunError(f"{path} is not empty and no pack; name another folder")
+    there = read_run(path)
+    if there["records"] not in (PACKED, FIGURE):
+        raise RunError(f"{path} is the folder of a run, not a pack; name another folder")
+    for name in ("experiment", "scale"):
+        if there.get(name) != run.get(name):
+            raise RunError(f"{path} has {name} {there.get(name)}, not {run.get(name)}; name another folder")
 
 
 def _without_paths(found: Measured) -> dict[str, Any]:
     run = {**found.run, "records": PACKED, "packs": [], "failed": found.failed, "missing": found.missing}
     run |= {"command": anonymous(found.run["command"]), "request": {**found.run["request"], "data": None}}
-    if "/" in run["model"] and home(run["model"]).is_dir():
-        run["model"] = Path(run["model"]).name
+    run["model"] = model_name(run["model"])
+    if run["request"]["model"] is not None:
         run["request"]["model"] = run["model"]
     return run
 
@@ -65,13 +76,10 @@ def joined(old: Measured, new: Measured, where: str) -> Measured:
         where: the old one's folder, for messages.
 
     Raises:
-        RunError: they are not parts of one experiment, or the old one is no pack.
+        RunError: they are of different models.
     """
-    for name in ("experiment", "scale", "model"):
-        if old.run[name] != new.run[name]:
-            raise RunError(f"{where} has {name} {old.run[name]}, not {new.run[name]}: it cannot be added there")
-    if old.run["records"] != PACKED:
-        raise RunError(f"{where} is the folder of a run, not a pack; name the folder of a pack")
+    if old.run["model"] != new.run["model"]:
+        raise RunError(f"{where} has model {old.run['model']}, not {new.run['model']}: it cannot be added there")
     experiment = get(new.run["experiment"])
     order = {each.key: at for at, each in enumerate(experiment.datasets)}
     places = {_place(each): each for part in (old, new) for each in part.run["cells"]}
@@ -165,23 +173,37 @@ def cells(path: Path, run: Mapping[str, Any]) -> list[Cell]:
     from safetensors import SafetensorError
     from safetensors.numpy import load_file
 
+    back = "bring it back from the repository"
     try:
         arrays = load_file(path / "outputs.safetensors")
         text = (path / "cells.jsonl").read_text(encoding="utf-8")
         lines = {line["key"]: line for line in map(json.loads, text.splitlines())}
-    except (OSError, SafetensorError, ValueError, KeyError) as error:
-        raise RunError(f"{path}: the pack is damaged ({error}); bring it back from the repository") from error
-    made = []
-    for place in run["cells"]:
-        line = lines.get(place["key"])
-        if line is None:
-            continue
-        if hashlib.sha256(canonical(line["identity"]).encode()).hexdigest()[:40] != place["key"]:
-            raise RunError(f"{path}: cell {place['key'][:12]} does not belong to its identity; the pack was changed")
-        key, about = place["key"], line["outputs"]
-        outputs = Outputs(
-            arrays[f"labels/{about['labels']}"], arrays[f"{key}/predicted"], arrays[f"{key}/log_p"], about["classes"]
-        )
-        place = {**place, "metrics": tuple(place["metrics"])}
-        made.append(Cell(**place, identity=line["identity"], result=line["result"], outputs=outputs))
+        places = [place for place in run["cells"] if place["key"] in lines]
+        made = [_cell(place, lines[place["key"]], arrays) for place in places]
+        changed = [cell for cell in made if not _sound(cell)]
+    except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
+        raise RunError(f"{path}: the pack is damaged ({type(error).__name__}: {error}); {back}") from error
+    if changed:
+        raise RunError(f"{path}: {changed[0].title} does not belong to its record; the pack was changed; {back}")
+    if len(made) + len(run["failed"]) + run["missing"] != len(run["cells"]):
+        lost = len(run["cells"]) - len(made) - len(run["failed"]) - run["missing"]
+        raise RunError(f"{path}: {lost} of {len(run['cells'])} trainings are not in cells.jsonl; {back}")
     return made
+
+
+def _cell(place: Mapping[str, Any], line: Mapping[str, Any], arrays: Mapping[str, Any]) -> Cell:
+    key, about = place["key"], line["outputs"]
+    outputs = Outputs(
+        arrays[f"labels/{about['labels']}"], arrays[f"{key}/predicted"], arrays[f"{key}/log_p"], about["classes"]
+    )
+    place = {**place, "metrics": tuple(place["metrics"])}
+    return Cell(**place, identity=line["identity"], result=line["result"], outputs=outputs)
+
+
+def _sound(cell: Cell) -> bool:
+    """Whether a cell's name is that of what it was trained on, and its metrics are those of its outputs."""
+    named = hashlib.sha256(canonical(cell.identity).encode()).hexdigest()[:40] == cell.key
+    right = float((cell.outputs.predicted == cell.outputs.labels).mean())
+    loss = -float(cell.outputs.log_p[0].astype(np.float64).mean())
+    close = abs(cell.value("nll") - loss) <= 2e-3 * max(1.0, loss)  # half precision
+    return named and abs(cell.value("accuracy") - right) < 1e-6 and close

@@ -148,6 +148,8 @@ def plan(request: Request, splits: Path) -> Plan:
     from mixwell.training import quiet_libraries
 
     experiment = get(request.name)
+    if request.data is not None and home(request.data).is_file():
+        raise DataError(f"--data {request.data} is a file; name the folder that has one folder for each data set")
     made = Plan(experiment, request)
     runs = _wanted(made)
     _explain_scale(made)
@@ -239,7 +241,10 @@ def _depth(name: str) -> int | None:
     try:
         config = AutoConfig.from_pretrained(resolve(name))
     except (OSError, ValueError) as error:
-        raise OptionError(f"model {name}: its config cannot be read ({str(error).splitlines()[0]})") from error
+        raise OptionError(
+            f"model {name}: its config cannot be read ({str(error).splitlines()[0]}); use minilm, tiny, the folder "
+            f"of a model or a hub id"
+        ) from error
     return getattr(config, "num_hidden_layers", None)
 
 

@@ -28,6 +28,7 @@ A file describes one paper. Its tables and keys (a star marks what must be there
       metrics               measured besides each data set's own
       training              see `TRAINING`; best_metric "main" is the data set's own metric
       unstated              those keys of `training` which the paper does not state: the values are ours
+      departs               those which the paper states otherwise; the notes say why
       curve                 a figure's quantity over training: "train_loss" or "test_loss"
       parameters            of figures that are not trained by the compare engine
       published             blocks of numbers as printed ("81.20 ± 0.442"): either metric + columns (data sets), or
@@ -201,9 +202,8 @@ class DataSet:
         missing = [split for split in SPLITS if split in needed and split not in files]
         if missing:
             has = ", ".join(file.name for file in files.values()) or "no data file"
-            return Located(
-                path, f"{self.title}: {path} has {has}, but {' and '.join(missing)} is missing; add it{instead}{more}"
-            )
+            words = f"{self.title}: {path} has {has}; add {', '.join(missing)} (CSV, JSON lines or Parquet)"
+            return Located(path, f"{words}{instead}{more}")
         arguments: dict[str, Any] = {"source": str(files["train"]), "label": self.label}
         for split in ("validation", "test"):
             part = self.splits.get(split, Part("train"))
@@ -435,6 +435,7 @@ class Experiment:
     metrics: tuple[str, ...] = ()
     training: dict[str, Any] = field(default_factory=dict)
     unstated: tuple[str, ...] = ()
+    departs: tuple[str, ...] = ()
     curve: str | None = None
     parameters: dict[str, Any] = field(default_factory=dict)
     published: tuple[Number, ...] = ()
@@ -547,9 +548,14 @@ class Experiment:
                 found[number.row, number.dataset, number.size] = value
         return found
 
-    def _scale(self, name: str) -> Scale:
+    @staticmethod
+    def check_scale(name: str) -> None:
+        """Raise `OptionError` unless there is such a scale."""
         if name not in SCALES:
             raise OptionError(f"scale {name!r} is unknown{nearest(name, SCALES)}; use one of {', '.join(SCALES)}")
+
+    def _scale(self, name: str) -> Scale:
+        self.check_scale(name)
         return self.scales.get(name, Scale(name))
 
     def _model(self, scale: Scale, model: str | None, depth: int | None) -> tuple[str, int | None]:

@@ -280,8 +280,9 @@ class _File:
         self.known(f"{where}.kind", experiment.kind, ("table", "figure"), "kind")
         self.training(f"{where}.training", experiment.training)
         self.check_sizes(where, experiment.sizes)
-        for key in experiment.unstated:
-            self.known(f"{where}.unstated", key, experiment.training, "training key")
+        for name in ("unstated", "departs"):
+            for key in getattr(experiment, name):
+                self.known(f"{where}.{name}", key, experiment.training, "training key")
         for metric in experiment.metrics:
             self.known(f"{where}.metrics", metric, METRICS, "metric")
         if experiment.curve is not None:

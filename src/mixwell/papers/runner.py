@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mixwell.errors import RunError
+from mixwell.errors import OptionError, RunError
 from mixwell.files import home, write_json
 from mixwell.papers.planning import FORMAT, Request, plan
 from mixwell.papers.protocols import get
@@ -63,14 +63,19 @@ def run(
     from mixwell.papers import output, tables
 
     path = Path(folder or request.folder())
-    check_folder(path, request.name)
+    check_folder(path, request)
     tables.check_level(level)
     experiment = get(request.name)
     if not experiment.trained:
         from mixwell.papers import figures
 
+        for option, value in (("--packed", packed), ("--records", records)):
+            if value:
+                raise OptionError(f"{option} does not go with {experiment.name}: it is drawn from parameters alone")
         return figures.run(experiment, request, path)
     view = view or View()
+    if records is not None and home(records).exists() and not home(records).is_dir():
+        raise RunError(f"--records {records} is a file; name a folder")
     place = Records(records or path / "records")
     place.check_usable()
     made = plan(request, path / "splits")
@@ -89,26 +94,42 @@ def run(
     return output.write(path, level=level)
 
 
-def check_folder(path: Path, name: str) -> None:
-    """Raise `RunError` if a folder is in use for something else."""
+def rewrite(request: Request, folder: str | Path, level: float = 0.95) -> Mapping[str, Any]:
+    """Make the tables of a run again, which must be of what is asked for; returns what table.json holds."""
+    from mixwell.papers import output
+
+    check_folder(Path(folder), request)
+    return output.write(folder, level)
+
+
+def check_folder(path: Path, request: Request) -> None:
+    """Raise `RunError` if a folder is in use for something else, `OptionError` if there is no such experiment."""
     from mixwell.runs import read_json
 
+    get(request.name).check_scale(request.scale)
     if not path.exists():
         return
     if not path.is_dir():
         raise RunError(f"output {path} is a file; name another folder with --output")
     if (path / "run.json").is_file():
-        found = read_json(path / "run.json", FORMAT, "the folder of a paper's run").get("experiment")
-        if found != name:
-            raise RunError(f"output {path} is the run of {found}, not of {name}; name another folder with --output")
+        found = read_json(path / "run.json", FORMAT, "the folder of a paper's run")
+        for what, asked in (("experiment", request.name), ("scale", request.scale)):
+            there = found.get(what, asked)  # figures have no scale
+            if there != asked:
+                raise RunError(f"output {path} is the run of {there}, not of {asked}; name another with --output")
     elif any(path.iterdir()) and {each.name for each in path.iterdir()} - {"records", "splits"}:
         raise RunError(f"output {path} is not the folder of a paper's run and not empty; name another with --output")
 
 
 def rerun(
-    folder: str | Path, data: str | None, number: int = 0, model: str | None = None, cache_dir: str | None = None
+    folder: str | Path,
+    data: str | None,
+    number: int = 0,
+    model: str | None = None,
+    cache_dir: str | None = None,
+    hub: bool = False,
 ) -> tuple[bool, list[str]]:
-    """Train one cell of a run or of a pack again.
+    """Train one cell of a run or of a pack again; compute a figure again.
 
     Args:
         folder: of the run or the pack.
@@ -116,6 +137,7 @@ def rerun(
         number: which of the cells with a record, from 0.
         model: where the model is now, if it was a folder.
         cache_dir: for tokenised texts.
+        hub: load the data set from the hub if it is not in `data`.
 
     Returns:
         Whether all test metrics are those of the record in the digits that tables print, and lines that say so.
@@ -128,14 +150,17 @@ def rerun(
     import torch
 
     from mixwell.compare.cell import Cache, run_cell
-    from mixwell.papers.measured import read
+    from mixwell.papers import figures
+    from mixwell.papers.measured import FIGURE, read, read_run
 
+    if read_run(Path(folder))["records"] == FIGURE:
+        return figures.again(Path(folder))
     found = read(folder)
     if not 0 <= number < len(found.cells):
         raise RunError(f"{folder}: has {len(found.cells)} trainings with a record, and none of number {number}")
     cell, asked = found.cells[number], found.run["request"]
     request = Request(
-        found.run["experiment"], found.run["scale"], data, model or asked["model"], asked["hub"],
+        found.run["experiment"], found.run["scale"], data, model or asked["model"], hub or asked["hub"],
         () if cell.dataset == "sample" else (cell.dataset,), (), cell.seed + 1, cache_dir=cache_dir,
     )  # fmt: skip
     with tempfile.TemporaryDirectory() as place:
