@@ -8,7 +8,9 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from scipy import stats
 
 from mixwell.papers import output, pictures
 
@@ -47,7 +49,7 @@ def test_nothing_private(folder: Path) -> None:
 # --- docs/results.md -------------------------------------------------------------------------------------------------
 
 PAGE = RESULTS.parent / "results.md"
-MARK = re.compile(r"<!-- (table|audit|last) ([\w-]+) ([\w,-]+) ([\w%]+) -->\n((?:\|.*\n)*)")
+MARK = re.compile(r"<!-- (table|audit|last|plane) ([\w-]+) ([\w,-]+) ([\w%]+) -->\n((?:\|.*\n)*)")
 WORDS = {
     "No mixup": "plain training", "Base": "plain training", "Ours": "AMPLIFY, as published",
     "AMPLIFY, consistent": "AMPLIFY, `consistent=True`", "AMPLIFY, padding kept": 'AMPLIFY, `padding="keep"`',
@@ -132,6 +134,29 @@ def last(made: dict[str, Any], places: list[str], size: str) -> str:
     return "\n".join(lines).replace("|  |", "| |") + "\n"
 
 
+PLANE = (
+    "plain training",
+    "as in the equations: a weight for every feature, negative dot product",
+    "a weight for every feature, cross-entropy (the default of `batchmixup`)",
+    "a weight a row, cross-entropy, ten points",
+    "a weight a row, cross-entropy, 400 points (the authors' code)",
+)
+
+
+def plane(made: dict[str, Any]) -> str:
+    """BatchMixup's picture in numbers."""
+    lines = ["| | accuracy % | difference |", "|---|---:|---|"]
+    accuracy = {row: 100 * np.array(values) for row, values in made["numbers"]["accuracy"].items()}
+    base = next(iter(accuracy.values()))
+    for words, values in zip(PLANE, accuracy.values(), strict=True):
+        gap = values - base
+        half = stats.t.ppf(0.975, len(gap) - 1) * gap.std(ddof=1) / np.sqrt(len(gap))
+        found = {"mean": gap.mean(), "lo": gap.mean() - half, "hi": gap.mean() + half}
+        shown = "| |" if values is base else f"| {difference(found)} |"
+        lines.append(f"| {words} | {values.mean():.1f} ± {values.std(ddof=1):.1f} {shown}")
+    return "\n".join(lines) + "\n"
+
+
 KINDS = {"audit": audit, "last": last}
 
 
@@ -140,6 +165,9 @@ def test_the_page_has_the_numbers_of_the_tables() -> None:
     found = MARK.findall(PAGE.read_text(encoding="utf-8"))
     assert len(found) >= 3
     for kind, name, what, size, text in found:
-        made = json.loads((RESULTS / name / "table.json").read_text())
-        wanted = table(made, what, size) if kind == "table" else KINDS[kind](made, what.split(","), size)
+        if kind == "plane":
+            wanted = plane(json.loads((RESULTS / name / "figure.json").read_text()))
+        else:
+            made = json.loads((RESULTS / name / "table.json").read_text())
+            wanted = table(made, what, size) if kind == "table" else KINDS[kind](made, what.split(","), size)
         assert text == wanted, f"<!-- {kind} {name} {what} {size} -->: should be\n{wanted}"
