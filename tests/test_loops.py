@@ -120,6 +120,31 @@ def test_accelerate(name, accumulate):
     assert all(torch.equal(got[key], want[key]) for key in want)
 
 
+@pytest.mark.usefixtures("accelerate_state")
+def test_accelerate_keeps_the_state_of_a_mixer(tmp_path):
+    accelerator = Accelerator(cpu=True)
+    model = zoo.tiny("bert")
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
+    mixer = mixwell.attach(model, "nonlinear", label_policy="learned", stop=0.9, total_steps=10)
+    model, optimiser = accelerator.prepare(model, optimiser)
+    accelerator.register_for_checkpointing(mixer)
+    batch = zoo.batch("bert")
+
+    def steps(count):
+        for _ in range(count):
+            accelerator.backward(model.train()(**batch).loss)
+            optimiser.step()
+            optimiser.zero_grad()
+        return mixer.state_dict()
+
+    before = steps(3)
+    accelerator.save_state(str(tmp_path))
+    assert int(steps(2)["steps"]) == 5
+    accelerator.load_state(str(tmp_path))
+    after = mixer.state_dict()
+    assert int(after["steps"]) == 3 and all(torch.equal(before[name], after[name]) for name in before)
+
+
 @pytest.mark.parametrize("name", ["amplify", "attentionmix"])
 @pytest.mark.usefixtures("accelerate_state", "no_onednn")
 def test_accelerate_mixed_precision(name):
