@@ -52,6 +52,7 @@ PAGE = RESULTS.parent / "results.md"
 MARK = re.compile(r"<!-- (table|audit|last|plane) ([\w-]+) ([\w,-]+) ([\w%]+) -->\n((?:\|.*\n)*)")
 WORDS = {
     "No mixup": "plain training", "Base": "plain training", "Ours": "AMPLIFY, as published",
+    "1, folded": "1, folded (ours)", "1, consistent": "1, `consistent=True` (ours)",
     "AMPLIFY, consistent": "AMPLIFY, `consistent=True`", "AMPLIFY, padding kept": 'AMPLIFY, `padding="keep"`',
 }  # fmt: skip
 
