@@ -300,7 +300,7 @@ def test_locating_says_what_is_missing(tmp_path):
     put(tmp_path / "boolq", "validation")
     problem = boolq.locate(tmp_path).problem
     assert "validation.jsonl.gz" in problem
-    assert "train is missing" in problem
+    assert "add train (CSV" in problem
     put(tmp_path / "boolq", "train")
     assert boolq.locate(tmp_path).problem is None
 
