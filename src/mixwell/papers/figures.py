@@ -118,10 +118,15 @@ def pack(source: Path, target: Path) -> Path:
 def again(path: Path) -> tuple[bool, list[str]]:
     """Compute a figure's numbers again; returns whether they are the same, and a line that says so."""
     made = read_json(path / FIGURE, FORMAT, "a figure; run it again")
+    name = made["experiment"]
     # Through JSON, which has no other floats than the file's, and lists for tuples.
-    same = json.loads(json.dumps(_MAKERS[made["experiment"]](made["parameters"]))) == made["numbers"]
-    words = "the same numbers, bit for bit" if same else "other numbers: another version or kind of processor?"
-    return same, [f"{made['experiment']}: {words}"]
+    numbers = json.loads(json.dumps(_MAKERS[name](made["parameters"])))
+    if numbers == made["numbers"]:
+        return True, [f"{name}: the same numbers, bit for bit"]
+    before, now = _TABLES[name](made), _TABLES[name]({**made, "numbers": numbers})
+    if before == now:
+        return True, [f"{name}: the same numbers in the digits that the table prints"]
+    return False, ["recorded", before, "now", now, f"{name}: other numbers: another version or kind of processor?"]
 
 
 def rounded(values: Any, digits: int = 5) -> list[float]:
