@@ -74,8 +74,9 @@ def main() -> None:
     import torch
 
     from mixwell import calibration, data, models
+    from mixwell.training import recipe
     from mixwell.prediction import logits
-    from mixwell.settings import TrainSettings
+    from mixwell.training.settings import TrainSettings
     from mixwell.training import fit, quiet_libraries
 
     heads = ("data", "classes", "training rows", "plain script %", "mixwell %", "standard error", "within one",
@@ -97,7 +98,7 @@ def main() -> None:
                     for split, table in found.splits.items()
                 }  # fmt: skip
                 if side == "plain":
-                    rate = models.default_learning_rate(loaded.parameters)
+                    rate = recipe.learning_rate(loaded.parameters)
                     model = plain(
                         loaded.model, loaded.tokenizer, rows["train"], rows["validation"], rate, arguments.epochs,
                         arguments.seed, not arguments.own_draws,

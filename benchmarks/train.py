@@ -94,6 +94,7 @@ def main() -> None:
     import torch
 
     from mixwell import data, models
+    from mixwell.training import recipe
     from mixwell.training import TrainSettings, fit, quiet_libraries
 
     if arguments.threads:
@@ -102,7 +103,7 @@ def main() -> None:
     with quiet_libraries(), tempfile.TemporaryDirectory() as cache:
         loaded = models.load(arguments.model, task=found.task, labels=found.labels)
         tokenizer = loaded.tokenizer
-        rate = models.default_learning_rate(loaded.parameters)
+        rate = recipe.learning_rate(loaded.parameters)
         train, validation = (
             data.tokenise(found.splits[name], tokenizer, max_length=256, cache_dir=cache)
             for name in ("train", "validation")

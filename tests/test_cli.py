@@ -173,8 +173,8 @@ def test_train_as_a_process(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     done = run_command(
-        "train", data_file, "--model", tiny, "--epochs", 1, "--batch-size", 8, "--option", "alpha=0.2",
-        "--set", "max_grad_norm=0.5", "-o", "here/run", cwd=tmp_path,
+        "train", data_file, "--model", tiny, "--epochs", 1, "--batch-size", 8, "--method", "amplify",
+        "--option", "alpha=0.2", "--set", "max_grad_norm=0.5", "-o", "here/run", cwd=tmp_path,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "before temperature" in done.stdout

@@ -541,14 +541,17 @@ def test_csv_faults(tmp_path: Path, content: str | bytes, parts: list[str]) -> N
     [
         ('{"text": "a", "label": "x"}\n\n{"text": \n', "line 3 is not valid JSON"),
         ('{"text": "a", "label": "x"}\n[1]\n', "line 2 is a JSON array, expected an object"),
-        ('[\n{"text": "a", "label": "x"}\n]\n', "line 1 is a JSON array"),
+        ('[\n{"text": "a", "label": "x"},\n[1]]\n', "record 2 is a JSON array, expected an object"),
+        ('[{"text": "a", "label": "x"} {"text": "b"}]', "no comma after record 1"),
+        ('[{"text": "a", "label": "x"}, {"text": ', "record 2 of the JSON array cannot be read"),
+        ('[{"text": "a", "label": "x"}, {"text": "b", "label": "y"}] {}', "there is more after the JSON array"),
         ('{"text": "a", "label": "x"}\n{"text": NaN, "label": "y"}\n', "empty or NaN in row 2"),
         ('{"text": "a", "label": "x"}\n{"text": "b"}\n', "no label in row 2"),
         ('{"text": "a", "label": "x"}\n{"text": ["b"], "label": "y"}\n', "row 2: column 'text' holds a list"),
         ('{"text": "a\\u0000", "label": "x"}\n', "row 1: column 'text' has a NUL character"),
         ('{"text": "a\\ud800", "label": "x"}\n', "row 1: not valid text"),
         ('{"text": "a", "label": "\\ud800"}\n', "row 1, column 'label': not valid text"),
-        ("[" * 100000, "line 1"),
+        ("[" * 100000, "record 1 of the JSON array cannot be read"),
         ("{}\n{}\n", "cannot tell the text column"),
     ],
 )
@@ -654,3 +657,11 @@ def test_iter_rows_faults(tmp_path: Path) -> None:
         next(stream)
     with pytest.raises(DataError, match="did you mean 'text'"):
         data.iter_rows(write_csv(tmp_path / "d.csv", rows_of()), text="txt")
+
+
+def test_a_json_array_is_read_as_json_lines_are(tmp_path: Path) -> None:
+    rows = [{"text": f"the text {at}, with ] and }} in it", "label": "ab"[at % 2]} for at in range(3000)]
+    lines = put(tmp_path / "lines.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    for indent in (None, 2):
+        array = put(tmp_path / f"array{indent}.json", "\n " + json.dumps(rows, indent=indent) + "\n")
+        assert data.load(array).source_fingerprint == data.load(lines).source_fingerprint

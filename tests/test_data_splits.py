@@ -212,7 +212,7 @@ def test_splits_file(tmp_path: Path) -> None:
         (lambda found: found["splits"]["test"].append("train:999"), "row id 'train:999' is not a row"),
         (lambda found: found["splits"]["test"].append([1]), "not a row"),
         (lambda found: found["splits"]["test"].append(found["splits"]["train"][0]), "is there twice"),
-        (lambda found: found["splits"].update(test=[]), "test has no rows"),
+        (lambda found: found["splits"].update(train=[]), "train has no rows"),
     ],
 )
 def test_bad_splits_file(tmp_path: Path, change: Any, match: str) -> None:

@@ -63,7 +63,7 @@ def test_every_scale_can_be_planned(name, scale):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_settings_are_those_of_training(name):
-    from mixwell.settings import TrainSettings
+    from mixwell.training.settings import TrainSettings
 
     for scale in protocols.SCALES:
         for run in protocols.get(name).cells(scale):

@@ -46,15 +46,18 @@ def test_same_probabilities_as_in_the_run(classifier: Any, run: Path, data_file:
         assert np.allclose(found.probabilities[at], wanted[row_id]["calibrated"], atol=1e-6)
 
 
-def test_the_temperature_is_used(classifier: Any) -> None:
+@pytest.mark.parametrize("inside", [None, False, True])
+def test_the_temperature_is_used_once(classifier: Any, inside: bool | None) -> None:
+    """Folders of older versions have it beside the weights, newer ones inside."""
     from mixwell.calibration import softmax
+    from mixwell.prediction import Classifier
 
+    record = {"task": "single_label", "labels": ["neg", "pos"], "temperature": 2.5, "max_length": 32}
+    if inside is not None:
+        record["temperature_in_weights"] = inside
     logits = np.array([[2.0, -1.0]], dtype=np.float32)
-    before, classifier.temperature = classifier.temperature, 2.5
-    try:
-        assert np.allclose(classifier.decide(logits).probabilities, softmax(logits / 2.5))
-    finally:
-        classifier.temperature = before
+    found = Classifier(classifier.model, classifier.tokenizer, record).decide(logits)
+    assert np.allclose(found.probabilities, softmax(logits if inside else logits / 2.5))
 
 
 def test_formats(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -88,7 +88,9 @@ def data_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def settings(tiny: Path, data_file: Path, output: Path, **changes: Any) -> Any:
     from mixwell.training import TrainSettings
 
-    return TrainSettings(**{**BASE, "data": str(data_file), "model": str(tiny), "output": str(output), **changes})
+    usual = {"method": "amplify", "folds": None if "validation" in changes else 0, "freeze_words": False}
+    places = {"data": str(data_file), "model": str(tiny), "output": str(output)}
+    return TrainSettings(**{**BASE, **usual, **places, **changes})
 
 
 # --- fit -------------------------------------------------------------------------------------------------------------
@@ -246,7 +248,7 @@ def test_no_number_is_an_error(tiny: Path, tokens: Any, tmp_path: Path) -> None:
 
 
 def test_class_weights_and_smoothing_reach_the_loss(tiny: Path, tokens: Any, tmp_path: Path) -> None:
-    from mixwell.training import fit, method_options
+    from mixwell.training.fit import fit, method_options
 
     wanted = settings(tiny, tmp_path, tmp_path, class_weights="balanced", label_smoothing=0.1, epochs=1)
     few = tokens["train"].select([at for at, label in enumerate(tokens["train"]["labels"]) if label or at % 4 == 0])
@@ -264,9 +266,9 @@ def test_class_weights_and_smoothing_reach_the_loss(tiny: Path, tokens: Any, tmp
 
 
 def test_learning_rate_by_size() -> None:
-    from mixwell.models import default_learning_rate
+    from mixwell.training.recipe import learning_rate
 
-    assert [default_learning_rate(n) for n in (22_700_000, 66_000_000, 110_000_000, 335_000_000)] == [
+    assert [learning_rate(n) for n in (22_700_000, 66_000_000, 110_000_000, 335_000_000)] == [
         2e-4, 5e-5, 2e-5, 1e-5,
     ]  # fmt: skip
 
@@ -319,7 +321,9 @@ def test_run_folder(run: Path, tiny: Path, data_file: Path) -> None:
         assert np.allclose(part["calibrated"].to_pylist(), calibration.softmax(found / metrics["temperature"]))
         if split == "validation" and metrics["temperature_note"] is None:
             assert metrics["temperature"] == calibration.fit_temperature(found, truth)
-    assert json.loads((run / "model" / "config.json").read_text())["mixwell_temperature"] == metrics["temperature"]
+    about = json.loads((run / "model" / "mixwell.json").read_text())
+    assert about["temperature"] == metrics["temperature"]
+    assert about["temperature_in_weights"]
     assert metrics["test"]["before"]["accuracy"] > 0.8
     assert metrics["test"]["per_class"]["pos"]["rows"] > 0
     scored = pipeline("text-classification", model=str(run / "model"))(["good film", "awful film"])
@@ -360,7 +364,7 @@ def test_out_of_memory_is_one_line(tiny: Path, data_file: Path, tmp_path: Path, 
     def full(*args: Any, **kwargs: Any) -> None:
         raise torch.OutOfMemoryError("Tried to allocate 20 GiB")
 
-    monkeypatch.setattr(training, "fit", full)
+    monkeypatch.setattr("mixwell.training.run.fit", full)
     with pytest.raises(RunError, match="--batch-size"):
         training.train(settings(tiny, data_file, tmp_path / "run"), quiet=True)
 
@@ -437,7 +441,7 @@ def test_two_processes(tiny: Path, data_file: Path, tmp_path: Path, launcher: st
         assert done.returncode == 0, done.stderr
         return done
 
-    words = [data_file, "--model", tiny, "--epochs", 2, "--batch-size", 8, "--keep-checkpoints"]
+    words = [data_file, "--model", tiny, "--epochs", 2, "--batch-size", 8, "--keep-checkpoints", "--folds", 0]
     done = start(*words, "--output", output)
     if launcher == "torchrun":
         again = tmp_path / "again"

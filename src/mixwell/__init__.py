@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from mixwell._registration import register as _register
 from mixwell._version import __version__
 
 if TYPE_CHECKING:
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from mixwell.plan import Plan
 
 __all__ = ["Inspection", "Method", "Mixer", "Plan", "__version__", "attach", "inspect", "methods"]
+
+_register()
 
 # Public names and where they live: torch and transformers are imported when one is first used.
 _HOMES = {

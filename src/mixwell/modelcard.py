@@ -17,11 +17,12 @@ if TYPE_CHECKING:
     from mixwell.data import TextData
     from mixwell.models import LoadedModel
     from mixwell.progress import Reporter
-    from mixwell.settings import TrainSettings
-    from mixwell.training import FitResult
+    from mixwell.training.run import Outcome, Ready
+    from mixwell.training.settings import TrainSettings
 
 METRICS_FORMAT = "mixwell metrics 1"
-EVALUATED = ("validation", "test")
+# The splits a run may be measured on, the most honest first, and what people call their rows.
+MEASURED = {"test": "test rows", "out_of_fold": "rows, each held out once", "validation": "validation rows"}
 
 
 def make_record(
@@ -114,88 +115,102 @@ def evaluate(found: Any, labels: Any, task: str, temperature: float | None, name
     return result
 
 
+def headline(metrics: dict[str, Any]) -> str | None:
+    """The split whose numbers speak for a run; None where nothing was held out."""
+    return next((name for name in MEASURED if name in metrics), None)
+
+
 def write_results(
-    folder: runs.RunFolder,
-    settings: TrainSettings,
-    record: dict[str, Any],
-    data: TextData,
-    loaded: LoadedModel,
-    rows: dict[str, Any],
-    length: int,
-    fitted: FitResult,
-    reporter: Reporter,
+    folder: runs.RunFolder, record: dict[str, Any], ready: Ready, outcome: Outcome, reporter: Reporter
 ) -> dict[str, Any]:
     """Evaluate a trained model and write all of the run folder but metrics.json.
 
-    The temperature is fitted on validation; test is only looked at.
+    Test rows are only looked at: the temperature and all choices come from other held-out rows.
 
     Args:
         folder: of the run.
-        settings: of the run.
         record: what run.json holds.
-        data: the texts.
-        loaded: the model, with its best weights.
-        rows: the tokenised splits.
-        length: the most tokens of a row.
-        fitted: what training gave.
+        ready: data, model and settings; the model has its final weights.
+        outcome: what learning gave.
         reporter: is told of what is odd.
 
     Returns:
         What metrics.json is to hold.
     """
-    from mixwell.report import plots, story
+    from mixwell.data import texts_of
+    from mixwell.report import plots
     from mixwell.report import run as run_page
 
-    task = data.task
-    outputs = {
-        name: logits(loaded.model, loaded.tokenizer, rows[name], batch_size=settings.eval_batch_size)
-        for name in EVALUATED
-    }
-    labels = {name: np.asarray(rows[name]["labels"]) for name in EVALUATED}
-    temperature, note = temperature_of(outputs["validation"], labels["validation"], task)
-    if note is not None:
-        reporter.note(note)
+    data, loaded, task, fitted = ready.data, ready.loaded, ready.task, outcome.fitted
+    outputs: dict[str, Any] = {}
+    labels: dict[str, Any] = {}
+    if outcome.held is not None:
+        outputs[outcome.held.split], labels[outcome.held.split] = outcome.held.logits, outcome.held.labels
+    if "test" in ready.rows:
+        outputs["test"] = logits(
+            loaded.model, loaded.tokenizer, ready.rows["test"], batch_size=ready.settings.eval_batch_size
+        )
+        labels["test"] = ready.labels("test")
     metrics: dict[str, Any] = {
         "format": METRICS_FORMAT,
         "task": task,
-        "method": fitted.mixer,
-        "temperature": temperature,
-        "temperature_note": note,
+        "method": {**fitted.mixer, "method": outcome.method},
+        "temperature": outcome.temperature,
+        "temperature_note": outcome.note,
         "best_epoch": fitted.best_epoch,
-        "best_metric": settings.best_metric,
+        "best_metric": ready.settings.best_metric,
         "epochs": fitted.epochs,
         "steps": fitted.steps,
         "stopped_early": fitted.stopped_early,
         "learning_rate": fitted.learning_rate,
+        "folds": 0 if ready.folds is None else int(ready.folds.max()) + 1,
+        "baselines": outcome.baselines,
+        "sentences": outcome.sentences,
+        "warnings": outcome.warnings,
     }
-    for name in EVALUATED:
-        metrics[name] = evaluate(outputs[name], labels[name], task, temperature, data.labels)
+    for name, found in outputs.items():
+        metrics[name] = evaluate(found, labels[name], task, outcome.temperature, data.labels)
     metrics["history"] = fitted.history
+    shown = headline(metrics)
     with runs.writing(folder.path):
         with atomic_folder(folder.model) as target:
-            write_model(target, record, data, loaded, length, metrics)
-        write_table(folder.path / "predictions.parquet", data, outputs, temperature)
-        write_text(folder.path / "loss.svg", plots.losses(fitted.history, fitted.best_epoch))
-        if task == calibration.SINGLE:
+            write_model(target, record, ready, metrics)
+        write_table(folder.path / "predictions.parquet", data, outputs, outcome.temperature)
+        if fitted.history:
+            write_text(folder.path / "loss.svg", plots.losses(fitted.history, fitted.best_epoch))
+        if task == calibration.SINGLE and shown is not None:
             panels = []
-            for title, t in (("before temperature", 1.0), ("after", temperature or 1.0)):
-                probs = calibration.softmax(outputs["test"] / t)
-                panels.append((title, calibration.reliability_bins(probs, labels["test"]),
-                               calibration.ece(probs, labels["test"])))  # fmt: skip
+            for title, t in (("before temperature", 1.0), ("after", outcome.temperature or 1.0)):
+                probs = calibration.softmax(outputs[shown] / t)
+                panels.append((title, calibration.reliability_bins(probs, labels[shown]),
+                               calibration.ece(probs, labels[shown])))  # fmt: skip
             write_text(folder.path / "reliability.svg", plots.reliability(panels))
-        texts = story.texts_of(data.test)
+        texts = None if shown is None else texts_of(table_of(data, shown))
         write_text(folder.path / "report.html", run_page.page_of(folder.path, record, metrics, texts))
     return metrics
 
 
-def write_model(
-    target: Path, record: dict[str, Any], data: TextData, loaded: LoadedModel, length: int, metrics: dict[str, Any]
-) -> None:
-    """Write a folder that `transformers.pipeline` and `mixwell predict` load."""
-    model = loaded.model
-    model.config.mixwell_temperature = metrics["temperature"]
-    model.save_pretrained(str(target))
-    loaded.tokenizer.save_pretrained(str(target))
+def table_of(data: TextData, split: str) -> Any:
+    """The texts of a split that was measured; those out of fold are the training rows."""
+    return data.splits["train" if split == "out_of_fold" else split]
+
+
+def write_model(target: Path, record: dict[str, Any], ready: Ready, metrics: dict[str, Any]) -> None:
+    """Write a folder that `transformers.pipeline` and `mixwell predict` load.
+
+    The temperature goes into the last linear layer, so that whoever loads the folder gets calibrated probabilities; the
+    model in memory is left as it was.
+    """
+    from mixwell.training.heads import scale_logits
+
+    model, data, temperature = ready.loaded.model, ready.data, metrics["temperature"]
+    inside = temperature is not None and scale_logits(model, 1.0 / temperature)
+    try:
+        model.save_pretrained(str(target))
+    finally:
+        if inside:
+            scale_logits(model, temperature)
+    ready.loaded.tokenizer.save_pretrained(str(target))
     about = {
         "format": MODEL_FORMAT,
         "task": data.task,
@@ -203,8 +218,9 @@ def write_model(
         "pairs": "text_pair" in data.train.column_names,
         "columns": data.columns,
         "trust_remote_code": record["settings"]["trust_remote_code"],
-        "temperature": metrics["temperature"],
-        "max_length": length,
+        "temperature": temperature,
+        "temperature_in_weights": inside,
+        "max_length": ready.length,
         "method": metrics["method"],
         "versions": record["versions"],
     }
@@ -223,7 +239,8 @@ def write_table(path: Path, data: TextData, outputs: dict[str, Any], temperature
 
     tables = []
     for name, found in outputs.items():
-        table, truth = data.splits[name], data.splits[name]["label"].to_pylist()
+        table = table_of(data, name)
+        truth = table["label"].to_pylist()
         columns: dict[str, Any] = {"split": pa.array([name] * len(found)), "row_id": table["row_id"].combine_chunks()}
         if data.task == calibration.REGRESSION:
             columns |= {"label": pa.array(truth), "predicted": pa.array(found[:, 0].astype(float))}
@@ -238,14 +255,25 @@ def write_table(path: Path, data: TextData, outputs: dict[str, Any], temperature
                 chance = calibration.softmax
             columns["probabilities"] = pa.array(list(chance(found)))
             columns["calibrated"] = pa.array(list(chance(found / (temperature or 1.0))))
-        columns["logits"] = pa.array(list(found))
+        columns["logits"] = pa.array(list(np.asarray(found, dtype=np.float32)))
         tables.append(pa.table(columns))
-    with atomic_path(path) as temporary:
-        pq.write_table(pa.concat_tables(tables), str(temporary))
+    if tables:
+        with atomic_path(path) as temporary:
+            pq.write_table(pa.concat_tables(tables), str(temporary))
 
 
 def _named(row: Any, names: tuple[str, ...]) -> list[str]:
     return [name for name, value in zip(names, row) if value > 0]
+
+
+def _elsewhere(kind: str) -> list[str]:
+    """How to load the folder without mixwell."""
+    if kind != "PooledForSequenceClassification":
+        return ["`transformers.pipeline` loads the folder too and gives the same probabilities."]
+    return [
+        "`transformers.pipeline` gives the same probabilities: after `import mixwell`, or without mixwell by",
+        "`pipeline('text-classification', 'this/folder', trust_remote_code=True)`, which runs the code in it.",
+    ]
 
 
 def read_metrics(folder: Path) -> dict[str, Any]:
@@ -259,11 +287,31 @@ def read_metrics(folder: Path) -> dict[str, Any]:
     return runs.read_json(folder / "metrics.json", METRICS_FORMAT, "a finished run")
 
 
+def _numbers(metrics: dict[str, Any], shown: str) -> list[str]:
+    """The table of a card."""
+    part = metrics[shown]
+    after = part.get("after")
+    how = {
+        "test": "which had no part in training or in any choice",
+        "out_of_fold": "by models that were not trained on them; this model was then trained on all of them",
+        "validation": "which also chose the epoch, so that the numbers may be a little too good",
+    }[shown]
+    lines = [f"On {part['rows']:,} {MEASURED[shown]}, {how}:", ""]
+    lines += ["| metric | before temperature | after |", "|---|---:|---:|"] if after else ["| metric | |", "|---|---:|"]
+    for name, value in part["before"].items():
+        second = f" {after[name]:.4f} |" if after else ""
+        lines.append(f"| {calibration.METRICS[name].title} | {value:.4f} |{second}")
+    probe = metrics.get("baselines", {}).get("probe", {}).get("accuracy")
+    if probe is not None:
+        lines += ["", f"A logistic regression on the frozen features has an accuracy of {probe:.4f} on held-out rows."]
+    return lines
+
+
 def card(record: dict[str, Any], metrics: dict[str, Any]) -> str:
     """The model card: method, numbers and limits, as Markdown with the hub's header."""
     data, model, method = record["data"], record["model"], metrics["method"]
     options = ", ".join(f"{key}={value}" for key, value in method["options"].items() if value is not None)
-    test, temperature = metrics["test"], metrics["temperature"]
+    temperature, shown = metrics["temperature"], headline(metrics)
     lines = [
         "---",
         "library_name: transformers",
@@ -274,28 +322,22 @@ def card(record: dict[str, Any], metrics: dict[str, Any]) -> str:
         f"# {Path(data['source']).name}: {model['name'].rstrip('/').split('/')[-1]} with {method['method']}",
         "",
         f"Trained with mixwell {record['versions']['mixwell']} from "
-        f"`{Path(model['name']).name}` ({model['parameters'] / 1e6:.0f} million parameters) by `{method['method']}` "
-        f"({options}).",
+        f"`{Path(model['name']).name}` ({model['parameters'] / 1e6:.0f} million parameters) by `{method['method']}`"
+        f"{f' ({options})' if options else ''}.",
         "",
         "## Numbers",
         "",
-        f"On {test['rows']:,} test rows, which had no part in training, in the choice of the epoch or in the "
-        "temperature:",
-        "",
     ]
-    after = test.get("after")
-    lines += [
-        "| metric | before temperature | after |" if after else "| metric | test |",
-        "|---|---:|---:|"[: None if after else 10],
-    ]
-    for name, value in test["before"].items():
-        second = f" {after[name]:.4f} |" if after else ""
-        lines.append(f"| {calibration.METRICS[name].title} | {value:.4f} |{second}")
-    if temperature is not None:
+    if shown is None:
+        lines.append("No rows were held out, so nothing was measured.")
+    else:
+        lines += _numbers(metrics, shown)
+    if temperature is not None and shown is not None:
+        rows = (metrics.get("out_of_fold") or metrics.get("validation") or metrics[shown])["rows"]
         lines += [
             "",
-            f"The temperature is {temperature:.4f}, fitted on {metrics['validation']['rows']:,} validation rows. It is "
-            "in `mixwell.json` and, as `mixwell_temperature`, in `config.json`.",
+            f"Temperature: {temperature:.4f}, chosen on {rows:,} held-out rows. The last linear layer carries it, so "
+            f"that all who load this folder get calibrated probabilities.",
         ]
     rows = data["rows"]
     lines += [
@@ -305,10 +347,10 @@ def card(record: dict[str, Any], metrics: dict[str, Any]) -> str:
         "```python",
         "from mixwell.prediction import Classifier",
         "",
-        'Classifier.load("this/folder").predict(["a text"])  # calibrated probabilities',
+        'Classifier.load("this/folder").predict(["a text"])',
         "```",
         "",
-        "`transformers.pipeline` loads the folder too; its scores are those before the temperature.",
+        *_elsewhere(model["class"]),
         "",
         "## Data and limits",
         "",

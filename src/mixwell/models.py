@@ -21,10 +21,6 @@ PROBLEM_TYPES = {
     "multi_label": "multi_label_classification",
     "regression": "regression",
 }
-# Small models need larger steps. (most parameters in millions, learning rate)
-LEARNING_RATES = ((40, 2e-4), (60, 1e-4), (90, 5e-5), (200, 2e-5), (500, 1e-5))
-LARGE_LEARNING_RATE = 5e-6
-
 # Task -> how class names with such a head end, and the class that loads one.
 HEADS = {
     "sequence": ("ForSequenceClassification", "AutoModelForSequenceClassification"),
@@ -49,6 +45,8 @@ class LoadedModel:
         longest: the most tokens the model can take.
         commit: the hub's commit, if it came from the hub.
         trusted: whether code that comes with the model was allowed to run.
+        pooling: how the tokens are pooled: `mean`, `cls` or `last`, or `model` for the architecture's own head.
+        new_head: whether the head was drawn at random rather than read.
         notes: what the user should be told.
     """
 
@@ -60,6 +58,8 @@ class LoadedModel:
     longest: int
     commit: str | None = None
     trusted: bool = False
+    pooling: str = "model"
+    new_head: bool = True
     notes: list[str] = field(default_factory=list)
 
 
@@ -149,6 +149,7 @@ def load(
     task: str = "single_label",
     labels: Sequence[str] = (),
     seed: int = 0,
+    pooling: str = "model",
     trust_remote_code: bool = False,
 ) -> LoadedModel:
     """Load a model with a head for a task.
@@ -161,15 +162,19 @@ def load(
         task: `single_label`, `multi_label` or `regression`.
         labels: the class names in order; empty for regression.
         seed: of the head.
+        pooling: see `mixwell.training.heads`; `auto` reads how the encoder was trained.
         trust_remote_code: run code that comes with the model.
 
     Raises:
         OptionError: the model cannot be loaded.
     """
     import torch
-    from transformers import AutoModelForSequenceClassification, AutoTokenizer, set_seed
+    from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer, set_seed
+
+    from mixwell.training import heads
 
     source = resolve(name)
+    chosen = heads.choose_pooling(pooling, source)
     options: dict[str, Any] = {"num_labels": 1, "problem_type": PROBLEM_TYPES[task]}
     if task != "regression":
         options = {
@@ -179,16 +184,20 @@ def load(
         }
     try:
         tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=trust_remote_code)
+        saved = AutoConfig.from_pretrained(source, trust_remote_code=trust_remote_code)
         set_seed(seed)
-        model, loading = AutoModelForSequenceClassification.from_pretrained(
-            source,
-            trust_remote_code=trust_remote_code,
-            use_safetensors=True,
-            dtype=torch.float32,
-            ignore_mismatched_sizes=True,
-            output_loading_info=True,
-            **options,
-        )
+        if chosen.kind == "model" or saved.model_type == heads.MODEL_TYPE:
+            model, loading = AutoModelForSequenceClassification.from_pretrained(
+                source,
+                trust_remote_code=trust_remote_code,
+                use_safetensors=True,
+                dtype=torch.float32,
+                ignore_mismatched_sizes=True,
+                output_loading_info=True,
+                **options,
+            )
+        else:
+            model, loading = heads.load_pooled(source, chosen.kind, options, trust_remote_code=trust_remote_code)
     except load_errors() as error:
         raise OptionError(_load_message(name, source, error)) from error
     if lacking := lost_weights(model, loading):
@@ -202,9 +211,11 @@ def load(
             f"model {name}: its tokenizer knows no words; put the files of the tokenizer (tokenizer.json, vocab.txt or "
             f"the like) beside the weights"
         )
-    notes: list[str] = []
-    if not lost_weights(model, loading, head=True):
-        notes.append(f"{name} has a head of this size already: training goes on with it")
+    notes: list[str] = [chosen.note] if chosen.note else []
+    pooled = heads.is_pooled(model)
+    new_head = bool(lost_weights(model, loading, head=True)) or (pooled and saved.model_type != heads.MODEL_TYPE)
+    if not new_head:
+        notes.append(f"{name} already has a head of this size: training starts from it")
     _give_padding(tokenizer, model, name, notes)
     words = model.get_input_embeddings()
     if words is not None and len(tokenizer) > words.weight.shape[0]:
@@ -221,6 +232,8 @@ def load(
         longest=length_limit(model, tokenizer),
         commit=getattr(model.config, "_commit_hash", None),
         trusted=trust_remote_code,
+        pooling=model.config.pooling if pooled else "model",
+        new_head=new_head,
         notes=notes,
     )
 
@@ -270,14 +283,6 @@ def lost_weights(model: Any, loading: Mapping[str, Any], *, head: bool = False) 
     if not head:
         names = [name for name in names if name.startswith(body) and "pooler" not in name]
     return sorted(names)
-
-
-def default_learning_rate(parameters: int) -> float:
-    """The learning rate for a model of this size: 2e-4 for 22 million parameters, 2e-5 for 110 million."""
-    for most, rate in LEARNING_RATES:
-        if parameters <= most * 1e6:
-            return rate
-    return LARGE_LEARNING_RATE
 
 
 def length_limit(model: Any, tokenizer: Any) -> int:

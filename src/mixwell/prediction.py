@@ -24,16 +24,29 @@ _SUFFIXES = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "
 
 
 def logits(model: Any, tokenizer: Any, rows: Any, *, batch_size: int = 64) -> NDArray[np.float32]:
-    """The outputs of a model for tokenised rows, in their order, in eval mode.
+    """The outputs of a model for tokenised rows, in their order, in eval mode: (N, C). See `outputs`."""
+
+    def call(batch: Any) -> Any:
+        output = model(**batch)
+        return output.logits if hasattr(output, "logits") else output[0]
+
+    return outputs(model, tokenizer, rows, call, batch_size=batch_size)
+
+
+def outputs(
+    model: Any, tokenizer: Any, rows: Any, call: Callable[[Any], Any], *, batch_size: int = 64
+) -> NDArray[np.float32]:
+    """What a call gives for tokenised rows, in their order, with the model in eval mode.
 
     Args:
-        model: a transformers classifier on any device.
+        model: a transformers model on any device.
         tokenizer: pads the batches.
         rows: a tokenised data set, or a list of encoded rows.
+        call: from a batch to a tensor (B, ...).
         batch_size: rows at once.
 
     Returns:
-        (N, C).
+        (N, ...).
     """
     import torch
     from transformers import DataCollatorWithPadding
@@ -49,10 +62,8 @@ def logits(model: Any, tokenizer: Any, rows: Any, *, batch_size: int = 64) -> ND
     try:
         with torch.inference_mode():
             for start in range(0, count, batch_size):
-                features = _pick(rows, order[start : start + batch_size].tolist())
-                output = model(**collate(features).to(device))
-                found = output.logits if hasattr(output, "logits") else output[0]
-                parts.append(found.float().cpu().numpy())
+                batch = collate(_pick(rows, order[start : start + batch_size].tolist())).to(device)
+                parts.append(call(batch).float().cpu().numpy())
     finally:
         model.train(was_training)
     joined = np.concatenate(parts)
@@ -103,6 +114,8 @@ class Classifier:
         self.task: str = record["task"]
         self.labels: list[str] = list(record["labels"])
         self.temperature: float | None = record.get("temperature")
+        # What is still to be divided by: newer folders have the temperature in their weights.
+        self._divisor = 1.0 if record.get("temperature_in_weights") else self.temperature or 1.0
         self.max_length: int = record["max_length"]
         self.pairs: bool = record.get("pairs", False)
         self.columns: dict[str, str] = record.get("columns", {})
@@ -165,21 +178,25 @@ class Classifier:
         return made
 
     def predict(
-        self, texts: Sequence[str], text_pairs: Sequence[str] | None = None, *, batch_size: int = 64
+        self, texts: str | Iterable[str], text_pairs: str | Iterable[str] | None = None, *, batch_size: int = 64
     ) -> Predictions:
         """Predict texts.
 
         Args:
-            texts: the texts.
+            texts: one text or several: a list, an array, a pandas Series.
             text_pairs: the second texts, for models trained on pairs.
             batch_size: rows at once.
         """
+        texts = as_texts(texts, "texts")
+        text_pairs = None if text_pairs is None else as_texts(text_pairs, "text_pairs")
         if self.pairs != (text_pairs is not None):
             has = "pairs of texts: name the second column with --text-pair" if self.pairs else "single texts"
             raise OptionError(f"this model was trained on {has}")
         if not texts:
             return Predictions([], None if self.task == "regression" else np.zeros((0, len(self.labels))))
-        both = (list(texts),) if text_pairs is None else (list(texts), list(text_pairs))
+        if text_pairs is not None and len(text_pairs) != len(texts):
+            raise OptionError(f"{len(texts)} texts and {len(text_pairs)} text_pairs: give one for each")
+        both = (texts,) if text_pairs is None else (texts, text_pairs)
         encoded = self.tokenizer(*both, truncation=True, max_length=self.max_length, padding=False)
         rows = [{name: encoded[name][at] for name in encoded} for at in range(len(texts))]
         return self.decide(logits(self.model, self.tokenizer, rows, batch_size=batch_size))
@@ -190,7 +207,7 @@ class Classifier:
 
         if self.task == "regression":
             return Predictions([float(value) for value in found[:, 0]], None)
-        scaled = found.astype(np.float64) / (self.temperature or 1.0)
+        scaled = found.astype(np.float64) / self._divisor
         if self.task == "multi_label":
             named = [[self.labels[at] for at in np.flatnonzero(row > 0)] for row in found]
             return Predictions(named, sigmoid(scaled))
@@ -204,6 +221,8 @@ class Classifier:
         text_pair: str | None = None,
         batch_size: int = 64,
         chunk: int = 16,
+        on_empty: str = "error",
+        keep_columns: bool = True,
         progress: Callable[[int], None] | None = None,
         note: Callable[[str], None] | None = None,
     ) -> Iterator[list[dict[str, Any]]]:
@@ -215,11 +234,15 @@ class Classifier:
             text_pair: the column of the second text, likewise.
             batch_size: rows the model sees at once.
             chunk: batches read at once, and sorted by length together.
+            on_empty: `error` for a row without text, or `skip`.
+            keep_columns: give back the other columns of the source too, first.
             progress: called with the rows done.
             note: is told what was found rather than named.
 
         Yields:
-            Lists of `row`, `text`, (`text_pair`,) `label`, `probability` and `probabilities` (label -> value).
+            Lists of records: `row`, the source's columns (`text` and `text_pair` under these names), `label`,
+            `probability` and `probabilities` (label -> value). A name that the source has itself gets `predicted_`
+            in front.
         """
         from mixwell.data import iter_rows
 
@@ -228,7 +251,7 @@ class Classifier:
         known = {part: self.columns.get(part) for part in ("text", "text_pair")}
         rows = iter_rows(
             source, text=text, text_pair=text_pair, known=known, pairs=self.pairs, batch_size=batch_size * chunk,
-            note=note,
+            on_empty=on_empty, note=note,
         )  # fmt: skip
         done = 0
         for batch in rows:
@@ -238,18 +261,44 @@ class Classifier:
             )
             made = []
             for at, row in enumerate(batch):
-                record = {"row": row["row"], "text": row["text"]}
-                if self.pairs:
-                    record["text_pair"] = row["text_pair"]
-                record["label"] = found.labels[at]
+                own = {"text": row["text"], **({"text_pair": row["text_pair"]} if self.pairs else {})}
+                others = _other_columns(row, own) if keep_columns else {}
+                answer: dict[str, Any] = {"label": found.labels[at]}
                 if found.probabilities is not None:
-                    record["probability"] = found.confidence(at)
-                    record["probabilities"] = dict(zip(self.labels, map(float, found.probabilities[at])))
-                made.append(record)
+                    answer["probability"] = found.confidence(at)
+                    answer["probabilities"] = dict(zip(self.labels, map(float, found.probabilities[at])))
+                made.append({"row": row["row"], **others, **own, **_renamed(answer, others)})
             done += len(batch)
             if progress is not None:
                 progress(done)
             yield made
+
+
+def as_texts(values: str | Iterable[str], name: str) -> list[str]:
+    """A list of texts, from one text or any number of them.
+
+    Raises:
+        OptionError: something in it is no text.
+    """
+    listed = [values] if isinstance(values, str) else list(values)
+    for at, value in enumerate(listed):
+        if not isinstance(value, str):
+            raise OptionError(f"{name}[{at}] is a {type(value).__name__}, expected a text")
+    return listed
+
+
+def _other_columns(row: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
+    """The columns of a source's record that are not the texts, by name or by value."""
+    record = row.get("record", {})
+    return {
+        str(name): value
+        for name, value in record.items()
+        if str(name) not in {*own, "row"} and not any(value is each or value == each for each in own.values())
+    }
+
+
+def _renamed(answer: dict[str, Any], others: dict[str, Any]) -> dict[str, Any]:
+    return {f"predicted_{name}" if name in others else name: value for name, value in answer.items()}
 
 
 # --- writing -------------------------------------------------------------------------------------------------------
@@ -299,12 +348,19 @@ def write_predictions(batches: Iterable[list[dict[str, Any]]], format: str, outp
             return writer(batches, file)
 
 
+def _answer(record: dict[str, Any], name: str) -> Any:
+    """What was predicted, under its own name or the one it has where the source took that."""
+    return record.get(f"predicted_{name}", record.get(name))
+
+
 def _flat(record: dict[str, Any]) -> dict[str, Any]:
-    """A record with one column a class; several labels joined by `|`."""
-    flat = {name: value for name, value in record.items() if name != "probabilities"}
-    if isinstance(flat["label"], list):
-        flat["label"] = "|".join(flat["label"])
-    return {**flat, **{f"p_{name}": value for name, value in record.get("probabilities", {}).items()}}
+    """A record with one column per class; several labels joined by `|`."""
+    chances = _answer(record, "probabilities")
+    flat = {name: value for name, value in record.items() if value is not chances or chances is None}
+    key = "predicted_label" if "predicted_label" in flat else "label"
+    if isinstance(flat[key], list):
+        flat[key] = "|".join(flat[key])
+    return {**flat, **{f"p_{name}": value for name, value in (chances or {}).items()}}
 
 
 def _write_csv(batches: Iterable[list[dict[str, Any]]], stream: TextIO) -> int:
@@ -333,11 +389,11 @@ def _write_table(batches: Iterable[list[dict[str, Any]]], stream: TextIO) -> int
     count = 0
     for batch in batches:
         for record in batch:
-            label = record["label"]
+            label = _answer(record, "label")
             shown = "|".join(label) if isinstance(label, list) else label if isinstance(label, str) else f"{label:.4f}"
             if not count:
                 stream.write(f"{'row':>6}  {'label':<24}  {'prob.':>6}  text\n")
-            chance = record.get("probability")
+            chance = _answer(record, "probability")
             text = " ".join(record["text"].split())
             text = text if len(text) <= 60 else text[:59] + "…"
             stream.write(f"{record['row']:>6}  {shown:<24}  {'' if chance is None else f'{chance:.4f}':>6}  {text}\n")
@@ -364,12 +420,20 @@ def _write_parquet(batches: Iterable[list[dict[str, Any]]], path: Path) -> int:
     return count
 
 
-def open_source(what: str) -> Any:
-    """What `mixwell predict` was given: a file, `-` for stdin, or a text.
+def open_source(given: Sequence[str]) -> Any:
+    """What `mixwell predict` was given: a file, `-` for stdin, or texts.
 
     One word that ends as data files do is a file, so that a wrong name is an error and not a text to classify.
     """
     import sys
+
+    if len(given) > 1:
+        opened = [open_source([each]) for each in given]
+        for each, what in zip(opened, given):
+            if not isinstance(each, list):
+                raise OptionError(f"{what!r} is a file or stdin; give one file, or several texts, but not both")
+        return [text for each in opened for text in each]
+    what = given[0]
 
     if what == "-":
         return sys.stdin

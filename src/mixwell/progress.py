@@ -19,7 +19,7 @@ from mixwell.errors import OptionError, RunError, nearest
 from mixwell.runs import Interrupted, StopSignal, processes, prune, rank, write_manifest
 
 if TYPE_CHECKING:
-    from mixwell.settings import TrainSettings
+    from mixwell.training.settings import TrainSettings
 
 # Fields of TrainingArguments that have an option of their own, or that a run depends on.
 TAKEN = {
@@ -48,6 +48,9 @@ class Reporter:
 
     def note(self, text: str) -> None:
         """Tell something worth knowing."""
+
+    def say(self, text: str) -> None:
+        """Tell a result."""
 
     def rows(self, doing: str, done: int, total: int | None = None) -> None:
         """So many rows are read or tokenised; `total` is None where it is not known yet."""
@@ -79,6 +82,10 @@ class PlainReporter(Reporter):
     def note(self, text: str) -> None:
         """See `Reporter`."""
         self._print(f"note: {text}")
+
+    def say(self, text: str) -> None:
+        """See `Reporter`."""
+        self._print(text)
 
     def rows(self, doing: str, done: int, total: int | None = None) -> None:
         """See `Reporter`; a line every `ROWS_A_LINE` rows."""
@@ -192,9 +199,9 @@ def clock(seconds: float) -> str:
 
 
 def history(log: list[dict[str, Any]], names: set[str]) -> list[dict[str, Any]]:
-    """Trainer's log as one row an epoch: `epoch`, `step`, `train_loss`, `learning_rate` and `validation` metrics.
+    """Trainer's log as one row per epoch: `epoch`, `step`, `train_loss`, `learning_rate` and `validation` metrics.
 
-    Rows have metrics of `test` too where it was watched.
+    Rows have metrics of `test` too where it was watched, and none of `validation` where nothing was held out.
 
     Args:
         log: `TrainerState.log_history`.
@@ -203,25 +210,32 @@ def history(log: list[dict[str, Any]], names: set[str]) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     total, since, last = 0.0, 0, 0
     rate = None
+    evaluated = any("eval_loss" in entry for entry in log)
+
+    def add(entry: dict[str, Any]) -> None:
+        nonlocal total, since
+        row = {
+            "epoch": math.ceil(round(entry["epoch"], 6)),
+            "step": int(entry["step"]),
+            "train_loss": total / since if since else None,
+            "learning_rate": rate,
+        }
+        rows.append(row)
+        total, since = 0.0, 0
+
     for entry in log:
         if "loss" in entry:
             steps = int(entry["step"]) - last
             last = int(entry["step"])
             total, since = total + entry["loss"] * steps, since + steps
             rate = entry.get("learning_rate", rate)
+            if not evaluated and round(entry["epoch"], 6) == round(entry["epoch"]):
+                add(entry)
         elif "eval_loss" in entry:
             kept = {key.removeprefix("eval_"): value for key, value in entry.items() if key.startswith("eval_")}
             kept["loss"] = kept.get("nll", kept.get("mse"))
-            rows.append(
-                {
-                    "epoch": math.ceil(entry["epoch"]),
-                    "step": int(entry["step"]),
-                    "train_loss": total / since if since else None,
-                    "learning_rate": rate,
-                    "validation": {key: kept[key] for key in sorted(kept) if key == "loss" or key in names},
-                }
-            )
-            total, since = 0.0, 0
+            add(entry)
+            rows[-1]["validation"] = {key: kept[key] for key in sorted(kept) if key == "loss" or key in names}
         elif "test" in entry:
             rows[-1]["test"] = {key: entry["test"][key] for key in sorted(entry["test"]) if key in names}
     return rows
@@ -271,8 +285,10 @@ def best_metric(name: str, task: str) -> str:
     return name if name != "loss" else "mse" if task == "regression" else "nll"
 
 
-def training_arguments(settings: TrainSettings, task: str, learning_rate: float, folder: str | None) -> Any:
-    """The `TrainingArguments` of a run; without a folder nothing is saved."""
+def training_arguments(
+    settings: TrainSettings, task: str, learning_rate: float, folder: str | None, *, evaluate: bool = True
+) -> Any:
+    """The `TrainingArguments` of a run; without a folder nothing is saved, and without `evaluate` nothing measured."""
     import torch
     from transformers import TrainingArguments
 
@@ -298,7 +314,7 @@ def training_arguments(settings: TrainSettings, task: str, learning_rate: float,
         "seed": settings.seed,
         "train_sampling_strategy": "group_by_length" if settings.group_by_length else "random",
         "report_to": settings.report_to,
-        "eval_strategy": "epoch",
+        "eval_strategy": "epoch" if evaluate else "no",
         "save_strategy": "epoch",
         "logging_strategy": "epoch",
         "metric_for_best_model": best,
@@ -362,6 +378,7 @@ def make_callbacks(
     checkpoints: Path | None,
     save_steps: int | None,
     stop: StopSignal,
+    stop_after: int | None = None,
 ) -> list[Any]:
     """The callbacks of a training run, made in a function because their base class loads all of Trainer.
 
@@ -373,6 +390,7 @@ def make_callbacks(
         checkpoints: the folder of the checkpoints, or None when none are written.
         save_steps: also save every so many steps.
         stop: asked at each step's end.
+        stop_after: end after so many epochs.
     """
     from transformers import TrainerCallback
 
@@ -416,7 +434,17 @@ def make_callbacks(
                         f"values in the data"
                     )
 
+        def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            if stop_after is not None and round(state.epoch or 0, 6) >= stop_after:
+                control.should_training_stop = True
+
         def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            self.tell(state)
+
+        def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            self.tell(state)
+
+        def tell(self, state: Any) -> None:
             rows = history(state.log_history, metric_names)
             for row in rows[self.rows :]:
                 reporter.epoch(row)

@@ -2,6 +2,7 @@
 
     RUN/run.json            settings, versions, seeds, data fingerprint; written first
     RUN/splits.json         which row is in which split
+    RUN/folds/              while training, for each fold that is over: the logits of its held-out rows per epoch
     RUN/checkpoints/        while training; each checkpoint is complete when its manifest is there
     RUN/model/              the trained model
     RUN/predictions.parquet, reliability.svg, loss.svg
@@ -76,6 +77,11 @@ class RunFolder:
     def checkpoints(self) -> Path:
         """Where the checkpoints are."""
         return self.path / "checkpoints"
+
+    @property
+    def folds(self) -> Path:
+        """Where the folds that are over keep what they said, until the run is finished."""
+        return self.path / "folds"
 
     @property
     def model(self) -> Path:
@@ -169,36 +175,18 @@ class RunFolder:
         for name in ("run.json", "splits.json"):
             (self.path / name).unlink(missing_ok=True)
         shutil.rmtree(self.checkpoints, ignore_errors=True)
+        shutil.rmtree(self.folds, ignore_errors=True)
 
     def finish(self, metrics: dict[str, Any], *, keep_checkpoints: bool) -> None:
         """Write metrics.json, the mark of a finished run, and then remove the checkpoints."""
         write_json(self.path / "metrics.json", metrics)
         if not keep_checkpoints:
-            remove_checkpoints(self.checkpoints)
+            self.remove_checkpoints()
 
-    def newest_checkpoint(self) -> tuple[Path | None, list[str]]:
-        """Return the newest complete checkpoint, and a note for each that had to be passed over."""
-        notes: list[str] = []
-        for step, folder in sorted(self._all_checkpoints(), reverse=True):
-            fault = checkpoint_fault(folder)
-            if fault is None:
-                # What it would end with may be the weights of an earlier one.
-                best = int(read_state(folder).get("best_global_step") or step)
-                fault = checkpoint_fault(self.checkpoints / f"checkpoint-{best}") if best != step else None
-                if fault is None:
-                    return folder, notes
-                fault = f"the best before it, checkpoint {best}, is lost: {fault}"
-            notes.append(f"checkpoint {step} is not complete ({fault}); going back to the one before")
-        return None, notes
-
-    def drop_incomplete(self) -> None:
-        """Remove the checkpoints that are not complete."""
-        for _, folder in self._all_checkpoints():
-            if checkpoint_fault(folder) is not None:
-                remove_checkpoint(folder)
-
-    def _all_checkpoints(self) -> list[tuple[int, Path]]:
-        return checkpoints_in(self.checkpoints)
+    def remove_checkpoints(self) -> None:
+        """Remove what training left behind; a run that is finished does not need it."""
+        remove_checkpoints(self.checkpoints)
+        shutil.rmtree(self.folds, ignore_errors=True)
 
 
 def read_json(path: Path, format: str, what: str) -> dict[str, Any]:
@@ -256,6 +244,29 @@ def checkpoints_in(folder: Path) -> list[tuple[int, Path]]:
         if path.is_dir() and step.isdigit():
             found.append((int(step), path))
     return found
+
+
+def newest_checkpoint(folder: Path) -> tuple[Path | None, list[str]]:
+    """Return the newest complete checkpoint in a folder, and a note for each that had to be passed over."""
+    notes: list[str] = []
+    for step, path in sorted(checkpoints_in(folder), reverse=True):
+        fault = checkpoint_fault(path)
+        if fault is None:
+            # What it would end with may be the weights of an earlier one.
+            best = int(read_state(path).get("best_global_step") or step)
+            fault = checkpoint_fault(folder / f"checkpoint-{best}") if best != step else None
+            if fault is None:
+                return path, notes
+            fault = f"the best before it, checkpoint {best}, is lost: {fault}"
+        notes.append(f"checkpoint {step} is not complete ({fault}); going back to the one before")
+    return None, notes
+
+
+def drop_incomplete(folder: Path) -> None:
+    """Remove the checkpoints in a folder that are not complete."""
+    for _, path in checkpoints_in(folder):
+        if checkpoint_fault(path) is not None:
+            remove_checkpoint(path)
 
 
 def write_manifest(checkpoint: Path) -> None:
@@ -320,9 +331,11 @@ def read_state(checkpoint: Path) -> dict[str, Any]:
     return state
 
 
-def training_over(state: dict[str, Any]) -> bool:
-    """Whether a checkpoint's state is that of the end of training: all steps done, or stopped early."""
+def training_over(state: dict[str, Any], stop_after: int | None = None) -> bool:
+    """Whether a checkpoint's state is that of the end of training: all steps or epochs done, or stopped early."""
     if state["global_step"] >= state["max_steps"]:
+        return True
+    if stop_after is not None and round(state.get("epoch") or 0, 6) >= stop_after:
         return True
     stopper = state.get("stateful_callbacks", {}).get("EarlyStoppingCallback")
     if not isinstance(stopper, dict):

@@ -135,20 +135,27 @@ def show_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]
 def show_run(result: Any) -> None:
     """Print the summary of a `RunResult`."""
     from mixwell.calibration import METRICS
+    from mixwell.modelcard import MEASURED, headline
 
     metrics = result.metrics
     if not metrics:  # a process other than the first
         return
     if result.was_finished:
         print(f"{result.folder}: this run was finished already")
-    before, after = metrics["test"]["before"], metrics["test"].get("after")
-    columns = ["test metric", "before temperature", "after"] if after else ["test metric", "value"]
-    rows = [
-        [METRICS[name].title, f"{value:.4f}", *([f"{after[name]:.4f}"] if after else [])]
-        for name, value in before.items()
-    ]
+    shown = headline(metrics)
     scale = "" if metrics["temperature"] is None else f", temperature {metrics['temperature']:.3f}"
-    kept = f"epoch {metrics['best_epoch']} of {metrics['epochs']}"
-    show_table(f"{metrics['method']['method']}: {metrics['test']['rows']} test rows, {kept}{scale}", columns, rows)
+    kept = f", epoch {metrics['best_epoch']} of {metrics['epochs']}" if metrics["epochs"] else ""
+    name = metrics["method"]["method"]
+    if shown is None:
+        print(f"{name}: trained{kept}; no rows were held out, so nothing was measured")
+    else:
+        before, after = metrics[shown]["before"], metrics[shown].get("after")
+        columns = ["metric", "before temperature", "after"] if after else ["metric", "value"]
+        rows = [
+            [METRICS[name].title, f"{value:.4f}", *([f"{after[name]:.4f}"] if after else [])]
+            for name, value in before.items()
+        ]
+        show_table(f"{name}: {metrics[shown]['rows']} {MEASURED[shown]}{kept}{scale}", columns, rows)
     print(f"run folder   {result.folder}\nmodel        {result.folder / 'model'}")
+    print(f"page         {result.folder / 'report.html'}")
     print(f'predict      mixwell predict {result.folder} "a text"')

@@ -26,7 +26,9 @@ def command(
     ] = None,
     methods: Annotated[
         str | None,
-        _model(help="As in amplify,tmix:alpha=0.5. Plain training and label smoothing come by themselves."),
+        _model(
+            help="As in manifold,tmix:alpha=0.5. Plain training, label smoothing, a probe and TF-IDF are always added."
+        ),
     ] = None,
     seeds: Annotated[int | None, _run(help="How many seeds; 3 at least to know anything. Default: 5.")] = None,
     output: Annotated[
@@ -59,12 +61,24 @@ def command(
     trust_remote_code: Annotated[
         bool | None, _model("--trust-remote-code", help="Run code that comes with the model.")
     ] = None,
+    pooling: Annotated[
+        str | None, _model(help="auto (as the encoder was trained), model (the architecture's head), mean, cls, last.")
+    ] = None,
     max_length: Annotated[int | None, _model(help="The most tokens of a row.")] = None,
-    epochs: Annotated[int | None, _training(help="The most epochs.")] = None,
-    batch_size: Annotated[int | None, _training(help="Rows a step; they meet partners of the same batch.")] = None,
+    start: Annotated[str | None, _training(help="Where the head starts: probe or random.")] = None,
+    epochs: Annotated[int | None, _training(help="The most epochs. Default: by the number of rows.")] = None,
+    batch_size: Annotated[
+        int | None, _training(help="Rows per step; they meet partners of the same batch. Default: 16.")
+    ] = None,
     eval_batch_size: Annotated[int | None, _training(help="Rows at once in evaluation.")] = None,
     learning_rate: Annotated[
         float | None, _training(help="The highest learning rate. Default: by the size of the model.")
+    ] = None,
+    head_rate: Annotated[
+        float | None, _training(help="How many times the learning rate a new head has. Default: 10.")
+    ] = None,
+    freeze_words: Annotated[
+        bool | None, _training(help="Keep the word embeddings as they are. Default: below 5000 rows.")
     ] = None,
     warmup: Annotated[float | None, _training(help="Share of the steps in which it rises.")] = None,
     weight_decay: Annotated[float | None, _training(help="Of AdamW.")] = None,

@@ -27,8 +27,16 @@ def command(
     text_pair: Annotated[str | None, _data("The column of the second text.")] = None,
     label: Annotated[str | None, _data("The label column.")] = None,
     task: Annotated[str | None, _data("single_label, multi_label or regression; told by the labels.")] = None,
-    validation: Annotated[str | None, _data("A file, or the share of train to cut.")] = None,
-    test: Annotated[str | None, _data("A file, or the share of train to cut.")] = None,
+    validation: Annotated[
+        str | None, _data("A file, the share of train to cut, or none. Default: folds below 1000 rows, else 0.1.")
+    ] = None,
+    test: Annotated[
+        str | None, _data("A file, the share of train to cut, or none. Default: none with folds, else 0.2.")
+    ] = None,
+    folds: Annotated[
+        int | None, _data("Hold every row out once, then train on all; 0: never. Default: 5 below 1000 rows.")
+    ] = None,
+    rare: Annotated[str, _data("Classes with one row: error, drop, or merge into 'other'.")] = "error",
     split_seed: Annotated[int, _data("Decides the cut.")] = 0,
     drop_leaks: Annotated[bool, _data("Drop training texts that are in validation or test.", "--drop-leaks")] = False,
     fraction: Annotated[float | None, _data("Share of the training rows to keep.")] = None,
@@ -37,14 +45,28 @@ def command(
     sample_seed: Annotated[int, _data("Chooses the rows to keep.")] = 0,
     model: Annotated[str, _model("minilm, a folder or a hub id.", "--model", "-m")] = "minilm",
     trust_remote_code: Annotated[bool, _model("Run code that comes with the model.", "--trust-remote-code")] = False,
-    method: Annotated[str, _model("How to mix; `none` for plain training.")] = "amplify",
+    pooling: Annotated[
+        str, _model("auto (as the encoder was trained), model (the architecture's head), mean, cls or last.")
+    ] = "auto",
+    method: Annotated[
+        str, _model("auto: plain or probe, by held-out rows; probe: frozen features; none: plain; or how to mix.")
+    ] = "auto",
     option: Annotated[list[str] | None, _model("An option of the method, as name=value.", metavar="NAME=VALUE")] = None,
     max_length: Annotated[int, _model("The most tokens of a row.")] = 256,
-    epochs: Annotated[int, _training("The most epochs.")] = 15,
-    batch_size: Annotated[int, _training("Rows a step; they meet partners of the same batch.")] = 32,
+    start: Annotated[str | None, _training("Where the head starts: probe or random. Default: by the model.")] = None,
+    epochs: Annotated[int | None, _training("The most epochs. Default: by the number of rows, at least 10.")] = None,
+    batch_size: Annotated[
+        int | None, _training("Rows per step; they meet partners of the same batch. Default: 16.")
+    ] = None,
     eval_batch_size: Annotated[int, _training("Rows at once in evaluation.")] = 64,
     learning_rate: Annotated[
         float | None, _training("The highest learning rate. Default: by the size of the model.")
+    ] = None,
+    head_rate: Annotated[
+        float | None, _training("How many times the learning rate a new head has. Default: 10.")
+    ] = None,
+    freeze_words: Annotated[
+        bool | None, _training("Keep the word embeddings as they are. Default: below 5000 rows.")
     ] = None,
     warmup: Annotated[float, _training("Share of the steps in which it rises.")] = 0.1,
     weight_decay: Annotated[float, _training("Of AdamW.")] = 0.01,
@@ -66,7 +88,7 @@ def command(
     cache_dir: Annotated[str | None, _run("For tokenised texts.")] = None,
     quiet: Annotated[bool, _run("Print only the result.", "--quiet", "-q")] = False,
 ) -> None:
-    """Train a classifier with mixup and calibrate it.
+    """Train a calibrated classifier, by default the best of what a few hundred rows allow.
 
     The run folder has the model, its metrics, its predictions and pictures. A run that was stopped or killed goes on
     with --resume.
@@ -89,6 +111,7 @@ def command(
 
     from mixwell import training
     from mixwell.methods import method_class
+    from mixwell.training.settings import mixing_of
 
     known = set(training.TrainSettings.__dataclass_fields__)
     plain = {name: value for name, value in context.params.items() if name in known}
@@ -97,7 +120,7 @@ def command(
             **plain,
             "validation": number_or_text(validation),
             "test": number_or_text(test),
-            "method_options": typed_options(option or [], method_class(method), f"option of {method}"),
+            "method_options": typed_options(option or [], method_class(mixing_of(method)), f"option of {method}"),
             "arguments": typed_options(set_ or [], TrainingArguments, "--set"),
         }
     )

@@ -9,12 +9,13 @@ from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from mixwell.compare.records import CellResult
-from mixwell.compare.spec import CellSpec, chosen_test_rows
+from mixwell.compare.spec import REFERENCES, CellSpec, chosen_test_rows
 from mixwell.errors import DataError, RunError
 
 if TYPE_CHECKING:
     from mixwell.data import TextData
     from mixwell.models import LoadedModel
+    from mixwell.training.probe import Probe
 
 T = TypeVar("T")
 
@@ -60,6 +61,7 @@ class Cache:
         self._samples = Recent(4)
         self._rows = Recent(12)
         self._models = Recent(1)
+        self._probes = Recent(8)
 
     def data(self, spec: CellSpec) -> TextData:
         """The sampled data of a cell.
@@ -99,7 +101,7 @@ class Cache:
         if spec.settings.get("arguments"):
             return self._load(spec)  # they may change the model itself, such as gradient checkpointing
         labels = self.data(spec).labels
-        key = (spec.model, spec.weights, spec.task, labels)
+        key = (spec.model, spec.weights, spec.task, labels, spec.settings.get("pooling"))
         kept: _Weights = self._models.get_or(key, lambda: self._first(spec))
         if spec.seed not in kept.heads:
             new = self._load(spec).model.state_dict()
@@ -107,6 +109,18 @@ class Cache:
         kept.loaded.model.load_state_dict({**kept.shared, **kept.heads[spec.seed]})
         kept.loaded.model.zero_grad(set_to_none=True)
         return kept.loaded
+
+    def probe(self, spec: CellSpec, loaded: LoadedModel, rows: Any) -> Probe:
+        """The probe of a cell's training rows; the model must have its first weights."""
+        from mixwell.compare.references import probe_of
+
+        keys = self.data(spec).row_keys("train").folded
+        key = (spec.sampled, spec.weights, spec.settings.get("pooling"), spec.settings["max_length"])
+        size = spec.settings["eval_batch_size"]
+        pairs = "text_pair" in self.data(spec).train.column_names
+        return self._probes.get_or(
+            key, lambda: probe_of(loaded, rows, _labels(rows), keys, spec.task, size, pairs=pairs)
+        )
 
     def _first(self, spec: CellSpec) -> _Weights:
         loaded = self._load(spec)
@@ -121,11 +135,39 @@ class Cache:
         with quiet_libraries():
             loaded = models.load(
                 spec.model, task=spec.task, labels=self.data(spec).labels, seed=spec.seed,
-                trust_remote_code=spec.trust_remote_code,
+                pooling=spec.settings.get("pooling", "model"), trust_remote_code=spec.trust_remote_code,
             )  # fmt: skip
         if weights_fingerprint(loaded.source, loaded.commit) != spec.weights:
             raise RunError(f"model {spec.model}: its files changed while the comparison was running")
         return loaded
+
+
+def _reference(spec: CellSpec, cache: Cache, loaded: LoadedModel, rows: dict[str, Any]) -> dict[str, Any]:
+    """The outputs of a row of `REFERENCES`."""
+    from mixwell.compare import references
+    from mixwell.data import texts_of
+
+    size = spec.settings["eval_batch_size"]
+    splits = ("validation", "test")
+    if spec.method == "probe":
+        fitted = cache.probe(spec, loaded, rows["train"])
+        pairs = "text_pair" in cache.data(spec).train.column_names
+        found = {name: references.probe_outputs(fitted, loaded, rows[name], size, pairs=pairs) for name in splits}
+        return {f"{name}_logits": value for name, value in found.items()}
+    data = cache.data(spec)
+    chosen = chosen_test_rows(data.test.num_rows, spec.max_test)
+    tables = {"validation": data.validation, "test": data.test if chosen is None else data.test.take(chosen)}
+    found = references.tfidf_outputs(
+        texts_of(data.train), _labels(rows["train"]), {name: texts_of(table) for name, table in tables.items()},
+        spec.task, loaded.model.config.num_labels, data.row_keys("train").folded,
+    )  # fmt: skip
+    return {f"{name}_logits": value for name, value in found.items()}
+
+
+def _labels(rows: Any) -> Any:
+    import numpy as np
+
+    return np.asarray(rows.with_format("numpy")["labels"])
 
 
 def preload() -> None:
@@ -156,7 +198,8 @@ def run_cell(spec: CellSpec, cache: Cache) -> CellResult:
     from mixwell import calibration, runs
     from mixwell.modelcard import temperature_of
     from mixwell.prediction import logits
-    from mixwell.training import fit, quiet_libraries
+    from mixwell.training import FitResult, fit, quiet_libraries
+    from mixwell.training.probe import put_into
 
     began = time.monotonic()
     settings = spec.train_settings(cache.cache_dir)
@@ -164,16 +207,24 @@ def run_cell(spec: CellSpec, cache: Cache) -> CellResult:
         data = cache.data(spec)
         loaded = cache.model(spec)
         rows = cache.rows(spec, loaded)
-        fitted = fit(
-            loaded.model, loaded.tokenizer, rows["train"], rows["validation"], settings, task=spec.task,
-            test=rows["test"],
-        )  # fmt: skip
         outputs: dict[str, Any] = {}
         for split in ("validation", "test"):
-            outputs[f"{split}_logits"] = logits(
-                loaded.model, loaded.tokenizer, rows[split], batch_size=settings.eval_batch_size
-            )
             outputs[f"{split}_labels"] = np.asarray(rows[split].with_format("numpy")["labels"])
+        if spec.method in REFERENCES:
+            fitted = FitResult([], 0, 0, 0, False, 0.0, None, {"method": spec.method, "options": {}})
+            outputs |= _reference(spec, cache, loaded, rows)
+        else:
+            if settings.start == "probe":
+                found = cache.probe(spec, loaded, rows["train"])
+                put_into(loaded.model.classifier, found, found.start_scale)
+            fitted = fit(
+                loaded.model, loaded.tokenizer, rows["train"], rows["validation"], settings, task=spec.task,
+                test=rows["test"],
+            )  # fmt: skip
+            for split in ("validation", "test"):
+                outputs[f"{split}_logits"] = logits(
+                    loaded.model, loaded.tokenizer, rows[split], batch_size=settings.eval_batch_size
+                )
     if spec.task == calibration.REGRESSION:
         for split in ("validation", "test"):
             outputs[f"{split}_logits"] = outputs[f"{split}_logits"].reshape(len(rows[split]))

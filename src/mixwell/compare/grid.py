@@ -24,7 +24,8 @@ A grid file has the options of `mixwell compare` under their names, with lists w
     [settings.arguments]                  # fields of TrainingArguments, one value each
     max_grad_norm = 0.5
 
-Options on the command line win over the file. `none`, and `none` with label smoothing, are always among the methods.
+Options on the command line win over the file. `none`, `none` with label smoothing, and what needs no fine-tuning (a
+probe on the frozen model, TF-IDF) are always among the methods; `references = false` leaves the last two out.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mixwell.compare.spec import BASELINE, SMOOTHING, Candidate, DataSource, Sample, candidate
+from mixwell.compare.spec import BASELINE, REFERENCES, SMOOTHING, Candidate, DataSource, Sample, candidate
 from mixwell.errors import OptionError, nearest
 
 if sys.version_info >= (3, 11):
@@ -48,7 +49,8 @@ else:  # pragma: no cover - older Pythons
 
 SETTINGS = (
     "epochs", "batch_size", "eval_batch_size", "learning_rate", "warmup", "weight_decay", "scheduler", "max_length",
-    "patience", "best_metric", "class_weights", "group_by_length", "arguments",
+    "patience", "best_metric", "class_weights", "group_by_length", "pooling", "start",
+    "head_rate", "freeze_words", "arguments",
 )  # fmt: skip
 LOADING = tuple(f.name for f in dataclasses.fields(DataSource) if f.name not in ("data", "splits_file"))
 LISTS = ("data", "methods", "fractions", "per_class", "model")
@@ -69,12 +71,15 @@ class Grid:
         sample_seed: chooses the rows of a sample for all seeds alike; None draws them anew for each seed.
         model: names or folders.
         trust_remote_code: run code that comes with a model.
+        references: add the rows of `REFERENCES`, which train no model.
         loading: further fields of `DataSource`.
         settings: of training; a list of values is a grid, `arguments` apart.
     """
 
     data: list[str] = field(default_factory=list)
-    methods: list[str | dict[str, Any]] = field(default_factory=lambda: ["amplify"])
+    methods: list[str | dict[str, Any]] = field(
+        default_factory=lambda: ["amplify:consistent=true:draw=folded:alpha=1", "manifold"]
+    )
     seeds: int | list[int] = 5
     fractions: list[float] = field(default_factory=list)
     per_class: list[int] = field(default_factory=list)
@@ -83,6 +88,7 @@ class Grid:
     sample_seed: int | None = None
     model: list[str] = field(default_factory=lambda: ["minilm"])
     trust_remote_code: bool = False
+    references: bool = True
     loading: dict[str, Any] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
 
@@ -124,12 +130,14 @@ class Grid:
         return list(dict.fromkeys(made or [Sample(None, None, cap)]))
 
     def candidates(self, task: str) -> list[Candidate]:
-        """The methods, with plain training first and plain training with label smoothing second."""
+        """The methods: plain training first, then with label smoothing, then what needs no training of the model."""
         if not self.methods:
             raise OptionError("the grid is empty: name at least one method")
         wanted: list[tuple[str, dict[str, Any]]] = [(BASELINE, {})]
         if task != "regression":
             wanted.append((BASELINE, {"label_smoothing": SMOOTHING}))
+        if self.references:
+            wanted += [(name, {}) for name in REFERENCES]
         for each in self.methods:
             wanted += _expanded(each)
         made = {found.label: found for found in (candidate(name, options) for name, options in wanted)}
@@ -137,7 +145,7 @@ class Grid:
 
     def settings_list(self) -> list[dict[str, Any]]:
         """All combinations of the settings, each checked."""
-        from mixwell.settings import TrainSettings
+        from mixwell.training.settings import TrainSettings
 
         for name in self.settings:
             if name not in SETTINGS:
@@ -191,6 +199,8 @@ def _expanded(entry: str | Mapping[str, Any]) -> Iterable[tuple[str, dict[str, A
 
     if isinstance(entry, str):
         name, *options = (part.strip() for part in entry.split(":"))
+        if name in REFERENCES and not options:
+            return [(name, {})]
         return [(name, typed_options(options, method_class(name), f"method {name}: option"))]
     if not isinstance(entry, Mapping) or not isinstance(entry.get("name"), str):
         raise OptionError(f"a method must be a text, or a table with a name, got {entry!r}")

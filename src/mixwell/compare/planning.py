@@ -10,12 +10,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mixwell.compare.grid import Grid
-from mixwell.compare.spec import Candidate, CellSpec, Sample
+from mixwell.compare.spec import REFERENCES, Candidate, CellSpec, Sample
 from mixwell.errors import MixwellError, OptionError
 from mixwell.files import home
+from mixwell.training import recipe
+from mixwell.training.heads import is_pooled
+from mixwell.training.settings import TrainSettings
 
 if TYPE_CHECKING:
     from mixwell.data import TextData
+    from mixwell.models import LoadedModel
 
 # Files of a model folder that decide what it computes, by the end of their names.
 # Fields of TrainingArguments that depend on the machine that trains.
@@ -87,15 +91,11 @@ def plan(grid: Grid, note: Callable[[str], None] = lambda text: None) -> list[Ce
             for sample, _, found in parts:
                 _check_rows(name, sample, found.train.num_rows, settings)
             for model in grid.model:
-                base, longest, rate = _look_at(model, data, methods, grid, note)
-                base |= {"name": name, "source": source.resolved(), "fingerprint": data.fingerprint}
                 for each in settings:
-                    exact = {
-                        **each,
-                        "max_length": min(each["max_length"], longest),
-                        "learning_rate": each["learning_rate"] or rate,
-                    }
+                    base, loaded = _look_at(model, data, methods, grid, each["pooling"], note)
+                    base |= {"name": name, "source": source.resolved(), "fingerprint": data.fingerprint}
                     for (sample, seed, found), method in itertools.product(parts, methods):
+                        exact = exact_settings(each, loaded, found)
                         cell = CellSpec(
                             **base,
                             sample=sample,
@@ -108,6 +108,23 @@ def plan(grid: Grid, note: Callable[[str], None] = lambda text: None) -> list[Ce
                         )
                         cells.setdefault(cell.key, cell)
     return list(cells.values())
+
+
+def exact_settings(settings: dict[str, Any], loaded: LoadedModel, data: TextData) -> dict[str, Any]:
+    """The settings of a cell, with the recipe's numbers where none were given.
+
+    Args:
+        settings: fields of `TrainSettings`.
+        loaded: the model.
+        data: the sampled texts.
+    """
+    chosen = recipe.recipe(
+        data.train.num_rows, loaded.parameters, pooled=is_pooled(loaded.model), new_head=loaded.new_head,
+        pairs="text_pair" in data.train.column_names,
+    )  # fmt: skip
+    filled = recipe.fill_in(TrainSettings(data="", **settings), chosen)
+    exact = {name: getattr(filled, name) for name in settings}
+    return {**exact, "pooling": loaded.pooling, "max_length": min(settings["max_length"], loaded.longest)}
 
 
 def _samples(
@@ -131,18 +148,19 @@ def _try_settings(settings: Sequence[dict[str, Any]], task: str) -> None:
     import tempfile
 
     from mixwell.progress import training_arguments
-    from mixwell.settings import TrainSettings
 
     with tempfile.TemporaryDirectory() as nowhere:
         for each in settings:
             # The devices of a cluster's nodes are not those of this machine.
             free = {name: value for name, value in each["arguments"].items() if name not in OF_DEVICES}
-            wanted = TrainSettings(data="", **{**each, "arguments": free})
+            wanted = recipe.fill_in(
+                TrainSettings(data="", **{**each, "arguments": free}), recipe.recipe(100, 1, pooled=False)
+            )
             training_arguments(wanted, task, wanted.learning_rate or 1e-5, nowhere)
 
 
 def _check_rows(name: str, sample: Sample, rows: int, settings: Sequence[dict[str, Any]]) -> None:
-    largest = max(each["batch_size"] for each in settings)
+    largest = max((each["batch_size"] for each in settings if each["batch_size"] is not None), default=0)
     if largest > rows:
         raise OptionError(
             f"{name}: batch size {largest} is larger than the {rows} training rows of the sample {sample.title!r}; use "
@@ -151,16 +169,20 @@ def _check_rows(name: str, sample: Sample, rows: int, settings: Sequence[dict[st
 
 
 def _look_at(
-    model: str, data: TextData, methods: Sequence[Candidate], grid: Grid, note: Callable[[str], None]
-) -> tuple[dict[str, Any], int, float]:
-    """Load a model once, try every method on it; return its fields of `CellSpec`, its length limit and its rate."""
+    model: str, data: TextData, methods: Sequence[Candidate], grid: Grid, pooling: str, note: Callable[[str], None]
+) -> tuple[dict[str, Any], LoadedModel]:
+    """Load a model once, try every method on it; return its fields of `CellSpec`, and the model."""
     from mixwell import models
     from mixwell.mixer import attach
 
-    loaded = models.load(model, task=data.task, labels=data.labels, trust_remote_code=grid.trust_remote_code)
+    loaded = models.load(
+        model, task=data.task, labels=data.labels, pooling=pooling, trust_remote_code=grid.trust_remote_code
+    )
     for text in loaded.notes:
         note(text)
     for each in methods:
+        if each.method in REFERENCES:
+            continue
         try:
             attach(loaded.model, each.method, **each.options).detach()
         except MixwellError as error:
@@ -172,4 +194,4 @@ def _look_at(
         "max_test": grid.max_test if grid.max_test is None else min(grid.max_test, data.test.num_rows),
         "task": data.task,
     }
-    return base, loaded.longest, models.default_learning_rate(loaded.parameters)
+    return base, loaded

@@ -16,14 +16,19 @@ from typing import TYPE_CHECKING, Any
 
 from mixwell.errors import OptionError
 from mixwell.files import home
+from mixwell.training.settings import BEFORE, TrainSettings
 
 if TYPE_CHECKING:
     from mixwell.data import TextData
-    from mixwell.settings import TrainSettings
 
 FORMAT = "mixwell cell 1"
 BASELINE = "none"
 SMOOTHING = 0.1
+# What people use instead of fine-tuning; a row of every comparison.
+REFERENCES = {
+    "probe": "logistic regression on the frozen features of the model",
+    "tfidf": "logistic regression on TF-IDF words and word pairs, without the model",
+}
 _NOT_OURS = {"total_steps": "training knows it", "loss_fn": "only the Python call attach takes it"}
 
 
@@ -125,6 +130,10 @@ def candidate(method: str, given: Mapping[str, Any]) -> Candidate:
     """
     from mixwell.methods import build, method_class
 
+    if method in REFERENCES:
+        if given:
+            raise OptionError(f"method {method} has no option {min(given)!r}: it takes none")
+        return Candidate(method, {}, method)
     defaults = {f.name: f.default for f in dataclasses.fields(method_class(method))}
     for name, why in _NOT_OURS.items():
         if name in given:
@@ -196,7 +205,9 @@ class CellSpec:
             "sample": sample,
             "max_test": self.max_test,
             "model": self.weights,
-            "settings": dict(self.settings),
+            # Settings that came later are left out where they are as everything was before them, so that older
+            # records keep their names.
+            "settings": {name: value for name, value in self.settings.items() if BEFORE.get(name, self) != value},
         }
 
     @cached_property
@@ -234,16 +245,16 @@ class CellSpec:
 
     def train_settings(self, cache_dir: str | None = None) -> TrainSettings:
         """The settings for `mixwell.training.fit`."""
-        from mixwell.settings import TrainSettings
-
-        return TrainSettings(
-            data=self.source.data,
-            model=self.model,
-            method=self.method,
-            method_options=dict(self.options),
-            seed=self.seed,
-            cache_dir=cache_dir,
-            **dict(self.settings),
+        return TrainSettings.from_dict(
+            {
+                "data": self.source.data,
+                "model": self.model,
+                "method": BASELINE if self.method in REFERENCES else self.method,
+                "method_options": dict(self.options),
+                "seed": self.seed,
+                "cache_dir": cache_dir,
+                **self.settings,
+            }
         )
 
 

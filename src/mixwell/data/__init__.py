@@ -13,7 +13,7 @@ from .loading import load
 from .relations import ENTITY_MARKERS, relation_text
 from .rows import iter_rows
 from .splits import SPLITS
-from .textdata import TextData
+from .textdata import TextData, texts_of
 from .tokenise import cache_folder, tokenise
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "load",
     "relation_text",
     "sample_folder",
+    "texts_of",
     "tokenise",
 ]
 

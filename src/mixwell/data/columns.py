@@ -296,13 +296,15 @@ class TextReader:
         shown, count = self._missing.get(column, ([], 0))
         self._missing[column] = ([*shown, row] if len(shown) < 5 else shown, count + 1)
 
+    def missing(self) -> str:
+        """Which rows have no text; empty if all have one."""
+        found = [f"column {name!r} is empty or NaN in {rows_listed(*where)}" for name, where in self._missing.items()]
+        return "; ".join(found[:1])
+
     def check(self) -> None:
         """Raise a `DataError` that names the rows without text, if there are any."""
-        for column, (shown, count) in self._missing.items():
-            raise DataError(
-                f"{self.rows.name}: column {column!r} is empty or NaN in {rows_listed(shown, count)}; "
-                "fill these rows in or remove them"
-            )
+        if told := self.missing():
+            raise DataError(f"{self.rows.name}: {told}; fill these rows in or remove them")
 
 
 def rows_listed(rows: list[int], count: int) -> str:

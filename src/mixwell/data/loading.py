@@ -24,6 +24,7 @@ from .splits import (
     check_seed,
     cut,
     keep_labels_in_train,
+    keep_texts_together,
     leaked,
     multi_hot,
     strata,
@@ -31,6 +32,9 @@ from .splits import (
 from .textdata import TextData, class_members, fingerprint, make_text_data, read_splits
 
 _BATCH = 1000
+NOTHING = "none"
+RARE = ("error", "drop", "merge")
+MERGED = "other"
 
 
 def load(
@@ -45,6 +49,8 @@ def load(
     test: str | os.PathLike[str] | float | None = None,
     splits_file: str | os.PathLike[str] | None = None,
     drop_leaks: bool = False,
+    hold_out_from: float = 0,
+    rare: str = "error",
     progress: Callable[[int], None] | None = None,
 ) -> TextData:
     """Load labelled texts and split them.
@@ -60,7 +66,7 @@ def load(
     Splits that the source lacks are cut from train, stratified by label: 10 % validation and 20 % test of
     train's rows. A folder with train and test thus has validation cut from train; one with train and
     validation has test cut from train. The cut depends on the texts and `split_seed` only, not on the order
-    of the rows.
+    of the rows; rows of equal text stay on one side. Nothing is cut by itself from fewer than `hold_out_from` rows.
 
     Labels may be texts, whole numbers or booleans. Lists (in CSV: cells that are all JSON lists) make a
     multi-label task; with `task="multi_label"` cells such as `a|b` or `a;b` do too. Floats need
@@ -73,10 +79,13 @@ def load(
         label: the label column.
         task: `single_label`, `multi_label` or `regression`; None to tell by the labels.
         split_seed: decides the cut.
-        validation: a file of validation data, or the share of train to cut for it.
-        test: a file of test data, or the share of train to cut for it.
+        validation: a file of validation data, the share of train to cut for it, or `none` for no validation rows.
+        test: the same for test data.
         splits_file: a file of `TextData.save_splits`, to have those splits again.
         drop_leaks: remove rows from train whose text is also in validation or test.
+        hold_out_from: with fewer training rows than this, validation and test are cut only if a share is given.
+        rare: what to do with classes of one row: `error` where they cannot be cut, `drop` their rows, or `merge` them
+            into one class `other`.
         progress: called with the rows read so far, of all splits.
 
     Raises:
@@ -86,20 +95,29 @@ def load(
     if task is not None and task not in TASKS:
         raise OptionError(f"task must be one of {', '.join(TASKS)}, got {task!r}{nearest(str(task), TASKS)}")
     check_seed(split_seed, "split_seed")
+    if rare not in RARE:
+        raise OptionError(f"rare must be one of {', '.join(RARE)}, got {rare!r}{nearest(str(rare), RARE)}")
+    asked = {"test": test, "validation": validation}
+    nothing = {name for name, value in asked.items() if value == NOTHING}
     fractions = {
         name: check_fraction(value, name, whole=False)
-        for name, value in (("test", test), ("validation", validation))
+        for name, value in asked.items()
         if value is not None and not isinstance(value, (str, os.PathLike))
     }
     opened = open_source(source)
+    for name in nothing & opened.splits.keys():
+        del opened.splits[name]
+        opened.notes.append(f"{name} data of {opened.name} left aside, as asked")
     for name, value in (("validation", validation), ("test", test)):
-        if isinstance(value, (str, os.PathLike)):
+        if isinstance(value, (str, os.PathLike)) and name not in nothing:
             rows = open_rows(home(value))
             opened.splits[name] = [rows]
             opened.notes += [*rows.notes, f"{name} data from {rows.name}"]
     columns = find_columns(opened.splits["train"][0], text=text, text_pair=text_pair, label=label, task=task)
     tables, keys, encoded = _read(opened, columns, task, progress)
     first = opened.splits["train"][0]
+    if rare != "error":
+        tables, keys, encoded = _without_rare(tables, keys, encoded, rare, opened)
     if label is None and not first.typed and columns.label in encoded.labels:
         raise DataError(
             f"{first.name}: the first line is read as the header, but its {columns.label!r} is a label of other rows; "
@@ -128,7 +146,9 @@ def load(
         parts = read_splits(Path(splits_file), data.source_fingerprint, ids)
         data.notes.append(f"splits from {splits_file}")
     else:
-        parts = _parts(data, fractions, split_seed)
+        few = len(keys["train"]) < hold_out_from and "validation" not in {*tables, *fractions}
+        skipped = nothing | ({"validation", "test"} - fractions.keys() if few else set())
+        parts = _parts(data, fractions, split_seed, skipped)
     _check_seen(data, whole, parts, {name: rows[0].name for name, rows in opened.splits.items() if len(rows) == 1})
     if drop_leaks:
         _drop_leaks(data, whole, all_keys, parts)
@@ -177,6 +197,41 @@ def _read(
             name = opened.splits["train"][0].name
             raise DataError(f"{name}: column {columns.label!r} is {target[0]:g} in all rows; there is nothing to learn")
     return tables, keys, encoded
+
+
+def _without_rare(
+    tables: dict[str, Any], keys: dict[str, RowKeys], encoded: Encoded, rare: str, opened: Source
+) -> tuple[dict[str, Any], dict[str, RowKeys], Encoded]:
+    """Drop or merge the classes that have one row in train."""
+    import numpy as np
+    import pyarrow as pa
+
+    if encoded.task != "single_label":
+        return tables, keys, encoded
+    counts = np.bincount(tables["train"]["label"].to_numpy(), minlength=len(encoded.labels))
+    few = counts == 1
+    if not few.any():
+        return tables, keys, encoded
+    names = [name for name, is_rare in zip(encoded.labels, few) if is_rare]
+    labels = [name for name, is_rare in zip(encoded.labels, few) if not is_rare]
+    if rare == "merge" and MERGED not in labels:
+        labels = sorted([*labels, MERGED])
+    numbers = {name: at for at, name in enumerate(labels)}
+    target = np.array([numbers.get(MERGED if is_rare else name, -1) for name, is_rare in zip(encoded.labels, few)])
+    if rare == "drop":
+        target[few] = -1
+    for split, table in tables.items():
+        new = target[table["label"].to_numpy()]
+        kept = np.flatnonzero(new >= 0)
+        at = table.column_names.index("label")
+        tables[split] = table.set_column(at, "label", pa.array(new)).take(kept)
+        keys[split] = keys[split].take(kept)
+    if tables["train"].num_rows < 2 or len(labels) < 2:
+        raise DataError(f"{opened.name}: with rare={rare} fewer than two classes are left; add rows")
+    shown = ", ".join(map(repr, names[:5])) + (f" and {len(names) - 5} more" if names[5:] else "")
+    done = "dropped" if rare == "drop" else f"merged into {MERGED!r}"
+    opened.notes.append(f"classes with one row {done}: {shown}")
+    return tables, keys, Encoded(encoded.task, tuple(labels), {})
 
 
 def _read_split(
@@ -240,12 +295,13 @@ def _joined(tables: dict[str, Any], keys: dict[str, RowKeys]) -> tuple[Any, RowK
     return pa.concat_tables(tables.values()), RowKeys(exact, np.concatenate([keys[name].folded for name in tables]))
 
 
-def _parts(data: TextData, fractions: dict[str, float], seed: int) -> dict[str, Any]:
-    """Row numbers (in the joined table) of each split; what the source lacks is cut from train."""
+def _parts(data: TextData, fractions: dict[str, float], seed: int, skipped: set[str]) -> dict[str, Any]:
+    """Row numbers (in the joined table) of each split; what the source lacks is cut from train, or left empty."""
     import numpy as np
 
     defaults = {"test": TEST_FRACTION, "validation": VALIDATION_FRACTION}
-    wanted = {name: fractions.get(name, share) for name, share in defaults.items() if name not in data.splits}
+    lacking = {name: fractions.get(name, share) for name, share in defaults.items() if name not in data.splits}
+    wanted = {name: share for name, share in lacking.items() if name not in skipped}
     if sum(wanted.values()) >= 1:
         raise OptionError(f"validation and test together take {sum(wanted.values()):g} of train; keep it below 1")
     parts: dict[str, Any] = {}
@@ -253,6 +309,7 @@ def _parts(data: TextData, fractions: dict[str, float], seed: int) -> dict[str, 
     for name, table in data.splits.items():
         parts[name] = np.arange(start, start + table.num_rows)
         start += table.num_rows
+    parts |= {name: np.zeros(0, dtype=np.int64) for name in lacking if name in skipped}
     if not wanted:
         return parts
     train, keys = data.splits["train"], data._keys["train"]
@@ -261,6 +318,9 @@ def _parts(data: TextData, fractions: dict[str, float], seed: int) -> dict[str, 
     if single:
         check_classes(data.source, data.columns["label"], stratum, data.labels, list(wanted))
     found = cut(keys, stratum, wanted, seed, each=single)
+    together = keep_texts_together(found, keys)
+    if together:
+        data.notes.append(f"{together} rows whose text stands on both sides of the cut were kept in train")
     if data.task == "multi_label":
         moved = keep_labels_in_train(found, multi_hot(train["label"]), keys, seed)
         if moved:

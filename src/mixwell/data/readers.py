@@ -169,8 +169,12 @@ def _is_tsv(path: Path) -> bool:
     return path.name.casefold().removesuffix(".gz").endswith((".tsv", ".tab"))
 
 
+# A piece of a JSON array that is read at once, and the most characters of one record in it.
+_PIECE, _LONGEST = 1 << 16, 1 << 26
+
+
 class JsonRows(Rows):
-    """JSON lines: one object a line, plain or gzip; blank lines are passed over."""
+    """JSON lines, one object per line (blank lines are passed over), or one array of objects; plain or gzip."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(str(path), typed=True)
@@ -186,24 +190,60 @@ class JsonRows(Rows):
             yield from _chunks(self._records(stream), size)
 
     def _records(self, stream: TextIO) -> Iterator[Record]:
+        begun = False
         for number, line in enumerate(stream, 1):
             if not line.strip():
                 continue
-            try:
-                record = json.loads(line)
-            except (ValueError, RecursionError) as error:
-                if number == 1 and line.lstrip().startswith("["):
-                    record = []
-                else:
-                    where = f"column {error.colno}: " if isinstance(error, json.JSONDecodeError) else ""
-                    reason = where + str(getattr(error, "msg", error))
-                    raise DataError(f"{self.path}: line {number} is not valid JSON ({reason}); mend it") from error
-            if not isinstance(record, dict):
-                what = "a JSON array" if isinstance(record, list) else f"{type(record).__name__} {record!r:.40}"
-                raise DataError(
-                    f"{self.path}: line {number} is {what}, expected an object; write one {{...}} a line (JSON lines)"
-                )
-            yield record
+            if not begun and line.lstrip().startswith("["):
+                yield from self._array(line.lstrip()[1:], stream)
+                return
+            begun = True
+            yield self._object(line, f"line {number}")
+
+    def _object(self, text: str, where: str) -> Record:
+        try:
+            record = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            place = f"column {error.colno}: " if isinstance(error, json.JSONDecodeError) else ""
+            reason = place + str(getattr(error, "msg", error))
+            raise DataError(f"{self.path}: {where} is not valid JSON ({reason}); mend it") from error
+        return self._checked(record, where)
+
+    def _checked(self, record: Any, where: str) -> Record:
+        if not isinstance(record, dict):
+            what = "a JSON array" if isinstance(record, list) else f"{type(record).__name__} {record!r:.40}"
+            raise DataError(
+                f"{self.path}: {where} is {what}, expected an object; write one {{...}} per line, or an array of them"
+            )
+        return record
+
+    def _array(self, rest: str, stream: TextIO) -> Iterator[Record]:
+        """The objects of an array whose opening bracket was read, piece by piece."""
+        decoder, number, first = json.JSONDecoder(), 0, True
+        while True:
+            rest = rest.lstrip()
+            if rest.startswith("]"):
+                if rest[1:].strip() or stream.read(_PIECE).strip():
+                    raise DataError(f"{self.path}: there is more after the JSON array; remove it")
+                return
+            at = 0 if first else 1
+            record, end, fault = None, None, "it ends in the midst of the array"
+            if rest and (first or rest.startswith(",")):
+                try:
+                    record, end = decoder.raw_decode(rest[at:].lstrip())
+                except (ValueError, RecursionError) as error:
+                    fault = str(getattr(error, "msg", error))
+            elif rest:
+                raise DataError(f"{self.path}: no comma after record {number} of the JSON array; mend it")
+            if end is None:
+                more = stream.read(_PIECE) if len(rest) < _LONGEST else ""
+                if not more:
+                    raise DataError(f"{self.path}: record {number + 1} of the JSON array cannot be read ({fault})")
+                rest += more
+                continue
+            number, first = number + 1, False
+            rest = rest[at:].lstrip()[end:]
+            yield self._checked(record, f"record {number}")
 
 
 class LineRows(Rows):

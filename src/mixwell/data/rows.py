@@ -12,6 +12,8 @@ from ..files import home
 from .columns import Columns, TextReader, find_columns
 from .readers import LineRows, Record, Rows, open_rows
 
+ON_EMPTY = ("error", "skip")
+
 
 class _Given(Rows):
     """Texts or records that the caller has at hand: strings, lines of an open text file, or dicts."""
@@ -57,6 +59,7 @@ def iter_rows(
     known: Mapping[str, str | None] | None = None,
     pairs: bool | None = None,
     batch_size: int = 256,
+    on_empty: str = "error",
     note: Callable[[str], None] | None = None,
 ) -> Iterator[list[dict[str, Any]]]:
     """Yield the rows of a file in batches, without labels and without holding the file.
@@ -69,6 +72,7 @@ def iter_rows(
         known: `TextData.columns` of the training data, taken where nothing is named and the source has them.
         pairs: whether pairs are wanted; None to tell by the columns.
         batch_size: rows in a batch.
+        on_empty: `error` for a row without text, or `skip`; the numbers of skipped rows are noted at the end.
         note: is told what was guessed about a file.
 
     Yields:
@@ -80,6 +84,8 @@ def iter_rows(
     """
     if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
         raise OptionError(f"batch_size must be a whole number of at least 1, got {batch_size!r}")
+    if on_empty not in ON_EMPTY:
+        raise OptionError(f"on_empty must be one of {', '.join(ON_EMPTY)}, got {on_empty!r}")
     rows: Rows
     if isinstance(source, (str, os.PathLike)):
         path = home(source)
@@ -104,13 +110,15 @@ def iter_rows(
         for told in (*rows.notes, *columns.notes):
             note(told)
     # Checked here, so that a fault shows at the call and not at the first batch.
-    return _stream(rows, columns, batch_size)
+    return _stream(rows, columns, batch_size, note if on_empty == "skip" else None)
 
 
-def _stream(rows: Rows, columns: Columns, batch_size: int) -> Iterator[list[dict[str, Any]]]:
+def _stream(
+    rows: Rows, columns: Columns, batch_size: int, skipped: Callable[[str], None] | None
+) -> Iterator[list[dict[str, Any]]]:
     row = 0
+    reader = TextReader(rows, columns)
     for records in rows.batches(batch_size):
-        reader = TextReader(rows, columns)
         batch: list[dict[str, Any]] = []
         for record in records:
             row += 1
@@ -124,5 +132,8 @@ def _stream(rows: Rows, columns: Columns, batch_size: int) -> Iterator[list[dict
                 if texts[1] is not None:
                     made["text_pair"] = texts[1]
                 batch.append({**made, "record": record})
-        reader.check()
+        if skipped is None:
+            reader.check()
         yield batch
+    if skipped is not None and (told := reader.missing()):
+        skipped(f"skipped: {told}")

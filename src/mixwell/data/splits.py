@@ -215,6 +215,21 @@ def cut(keys: RowKeys, stratum: Indices, fractions: dict[str, float], seed: int,
     return found
 
 
+def keep_texts_together(parts: dict[str, Indices], keys: RowKeys) -> int:
+    """Move rows to train whose text, case and white space aside, is in train too; returns how many."""
+    import numpy as np
+
+    moved = 0
+    for name in [each for each in parts if each != "train"]:
+        both = np.isin(keys.folded[parts[name]], keys.folded[parts["train"]])
+        if both.all():
+            continue  # nothing would be left of the split
+        moved += int(both.sum())
+        parts["train"] = np.sort(np.concatenate([parts["train"], parts[name][both]]))
+        parts[name] = parts[name][~both]
+    return moved
+
+
 def keep_labels_in_train(parts: dict[str, Indices], hot: Any, keys: RowKeys, seed: int) -> list[int]:
     """Move rows back to train so that train has every label; returns the labels that needed it."""
     import numpy as np
@@ -335,5 +350,5 @@ def check_classes(source: str, column: str, stratum: Indices, labels: Sequence[s
         doubt = f"; are these {len(labels)} values in {len(stratum)} rows really labels?"
     raise DataError(
         f"{source}: column {column!r}: {some} one example, too few to cut {' and '.join(wanted)} by class; "
-        f"add examples, merge or remove the class, or give the splits as files of their own{doubt}"
+        f"add examples, use --rare drop or --rare merge, or give the splits as files of their own{doubt}"
     )

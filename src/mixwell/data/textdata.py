@@ -63,6 +63,10 @@ class TextData:
         """The test table."""
         return self.splits["test"]
 
+    def row_keys(self, split: str) -> RowKeys:
+        """The hashes of a split's rows, by which texts are compared."""
+        return self._keys[split]
+
     def sample(
         self,
         fraction: float | None = None,
@@ -169,6 +173,14 @@ class TextData:
         return lines + [("note", note) for note in self.notes]
 
 
+def texts_of(table: Any) -> list[str]:
+    """The texts of a table's rows, those of a pair in one."""
+    texts: list[str] = table["text"].to_pylist()
+    if "text_pair" in table.column_names:
+        texts = [f"{one} ‖ {two}" for one, two in zip(texts, table["text_pair"].to_pylist())]
+    return texts
+
+
 def class_members(task: str, label: Any, classes: int) -> list[Any]:
     """Per class the numbers of the rows that have it.
 
@@ -256,7 +268,7 @@ def read_splits(path: Path, data: str, ids: dict[str, int]) -> dict[str, Any]:
                 what = "is there twice" if twice else "is not a row of the data"
                 raise DataError(f"{path}: {name}: row id {row!r} {what}; write the splits anew")
             seen.add(row)
-        if not names:
+        if not names and name == "train":
             raise DataError(f"{path}: {name} has no rows; write the splits anew")
         rows[name] = np.array([ids[row] for row in names], dtype=np.int64)
     return rows

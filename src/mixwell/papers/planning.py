@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from mixwell.data import TextData
 
 FORMAT = "mixwell paper run 1"
+# Where a paper says nothing: the head of the architecture, and AMPLIFY's section 4.3.
+BY_DEFAULT = {
+    "pooling": "model", "start": "random", "head_rate": 1.0, "freeze_words": False, "epochs": 15, "batch_size": 32,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -286,6 +290,7 @@ class _Model:
         from mixwell import models
         from mixwell.compare.planning import weights_fingerprint
         from mixwell.papers.tiny import tiny_folder
+        from mixwell.training import recipe
 
         self.made = made
         self.name = str(tiny_folder(made.request.cache_dir)) if name == "tiny" else name
@@ -293,7 +298,7 @@ class _Model:
             self.name = str(home(self.name).resolve())
         self.loaded = models.load(self.name, task=data.task, labels=data.labels)
         self.weights = weights_fingerprint(self.loaded.source, self.loaded.commit)
-        self.rate = models.default_learning_rate(self.loaded.parameters)
+        self.rate = recipe.learning_rate(self.loaded.parameters)
         self.fits = fits  # label of method and options -> empty if it fits, else why not
 
     def cell(self, run: Run, source: Any, data: TextData, sample: Sample, sampled: str) -> CellSpec | None:
@@ -312,7 +317,7 @@ class _Model:
         if self.fits[chosen.label]:
             self.made.leave_out(f"row {run.row!r}", self.fits[chosen.label])
             return None
-        settings = Grid(settings=dict(run.settings)).settings_list()[0]
+        settings = Grid(settings={**BY_DEFAULT, **run.settings}).settings_list()[0]
         settings["max_length"] = min(settings["max_length"], self.loaded.longest)
         settings["learning_rate"] = settings["learning_rate"] or self.rate
         if run.draws > 1:

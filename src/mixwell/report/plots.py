@@ -91,7 +91,7 @@ def reliability(panels: Sequence[tuple[str, Sequence[Bin], float]]) -> str:
 
 
 def losses(history: Sequence[dict[str, Any]], best_epoch: int) -> str:
-    """Training and validation loss over the epochs.
+    """Training and held-out loss over the epochs.
 
     Args:
         history: of `FitResult`.
@@ -101,13 +101,11 @@ def losses(history: Sequence[dict[str, Any]], best_epoch: int) -> str:
         The SVG.
     """
     with figure(6.0, 3.6) as (_, axes, buffer):
-        epochs = [row["epoch"] for row in history]
+        held = [(row["epoch"], row["validation"]["loss"]) for row in history if "validation" in row]
         trained = [(row["epoch"], row["train_loss"]) for row in history if row["train_loss"] is not None]
         axes.plot(*zip(*trained), color=BLUE, marker="o", markersize=3.5, label="training")
-        axes.plot(
-            epochs, [row["validation"]["loss"] for row in history], color=ORANGE, marker="s", markersize=3.5,
-            label="validation",
-        )  # fmt: skip
+        if held:
+            axes.plot(*zip(*held), color=ORANGE, marker="s", markersize=3.5, label="held out")
         axes.axvline(best_epoch, color=GREEN, linewidth=1.2, linestyle=(0, (4, 3)), label=f"kept: epoch {best_epoch}")
         axes.set(xlabel="epoch", ylabel="loss", title="Loss", ylim=(0, None))
         axes.xaxis.get_major_locator().set_params(integer=True)

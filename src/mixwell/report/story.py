@@ -18,6 +18,7 @@ from mixwell import calibration
 from mixwell.calibration import Bin
 from mixwell.compare.records import Record
 from mixwell.compare.spec import BASELINE, CellSpec, chosen_test_rows
+from mixwell.data import texts_of
 from mixwell.errors import MixwellError
 
 if TYPE_CHECKING:
@@ -122,14 +123,6 @@ def read_texts(spec: CellSpec) -> tuple[list[str] | None, str]:
     if chosen is not None:
         table = table.take(chosen)
     return texts_of(table), ""
-
-
-def texts_of(table: Any) -> list[str]:
-    """The texts of a table's rows, those of a pair in one."""
-    texts: list[str] = table["text"].to_pylist()
-    if "text_pair" in table.column_names:
-        texts = [f"{one} ‖ {two}" for one, two in zip(texts, table["text_pair"].to_pylist())]
-    return texts
 
 
 def tell(records: Sequence[Record], plain: Sequence[Record], texts: Sequence[str] | None) -> Method:

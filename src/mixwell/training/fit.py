@@ -1,35 +1,24 @@
-"""From data, a model and a method to a trained, calibrated classifier, on an unmodified Trainer.
-
-`fit` trains a loaded model on tokenised data, in memory or with checkpoints; `train` does all of a run: data, splits,
-model, `fit`, temperature, test metrics and the run folder; `resume` continues one that was stopped.
-"""
+"""One training: `fit` trains a loaded model on tokenised rows with an unmodified Trainer, in memory or on disk."""
 
 from __future__ import annotations
 
 import copy
 import dataclasses
-import functools
-import time
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mixwell import runs
-from mixwell.errors import MixwellError, OptionError, RunError
-from mixwell.progress import (
-    Reporter,
-    best_metric,
-    history,
-    make_callbacks,
-    make_reporter,
-    training_arguments,
-)
-from mixwell.runs import Interrupted, RunFolder, StopSignal
-from mixwell.settings import TrainSettings
+import numpy as np
 
-__all__ = ["FitResult", "Interrupted", "RunResult", "TrainSettings", "fit", "resume", "train"]
+from mixwell import calibration, runs
+from mixwell.errors import MixwellError, OptionError
+from mixwell.progress import Reporter, best_metric, history, make_callbacks, training_arguments
+from mixwell.runs import StopSignal
+from mixwell.training import recipe
+from mixwell.training.settings import TrainSettings
 
 
 @dataclass
@@ -37,7 +26,8 @@ class FitResult:
     """What training gave; the model that was passed in now has the weights of the best epoch.
 
     Attributes:
-        history: a row an epoch: `epoch`, `step`, `train_loss`, `learning_rate`, `validation` (loss and metrics).
+        history: a row per epoch: `epoch`, `step`, `train_loss`, `learning_rate`, `validation` (loss and metrics; only
+            where there are validation rows).
         best_epoch: the epoch whose weights the model has, counted from 1.
         epochs: how many were trained.
         steps: optimiser steps in all.
@@ -69,8 +59,11 @@ def fit(
     checkpoints: Path | None = None,
     start: Path | None = None,
     test: Any = None,
+    stop_after: int | None = None,
+    keep_last: bool = False,
+    epoch_logits: list[Any] | None = None,
 ) -> FitResult:
-    """Train a model; it is left with the weights of the best epoch, and detached.
+    """Train a model; it is left with the weights of the best epoch, or of the last one, and detached.
 
     Seeds are set so that runs of two methods with one seed share the order of the rows and the dropout masks (and the
     head, if `models.load` was given that seed).
@@ -79,26 +72,24 @@ def fit(
         model: a transformers classifier.
         tokenizer: its tokenizer, for padding.
         train: tokenised rows, from `mixwell.data.tokenise`.
-        validation: tokenised rows that choose the best epoch.
+        validation: tokenised rows that choose the best epoch; None for none, then the last epoch is kept.
         settings: those of training are used; data, model and output are not.
         task: `single_label`, `multi_label` or `regression`.
         reporter: is told of the progress.
         checkpoints: the folder for checkpoints; None keeps the best weights in memory and writes nothing.
         start: a complete checkpoint to continue from.
         test: tokenised rows; with `watch_test` their metrics stand in each row of the history under `test`.
+        stop_after: end after so many epochs, with the learning rates of a training of `settings.epochs`.
+        keep_last: keep the last epoch's weights; validation only watches.
+        epoch_logits: is given the logits (N, C) of the validation rows after each epoch.
 
     Raises:
         Interrupted: a signal came; the last checkpoint is complete. Only with `checkpoints`.
         RunError: the loss is no number, or a checkpoint cannot be written.
     """
-    import tempfile
-
-    import numpy as np
     from transformers import DataCollatorWithPadding, EarlyStoppingCallback, PrinterCallback, Trainer, set_seed
 
-    from mixwell import calibration
     from mixwell.mixer import attach
-    from mixwell.models import default_learning_rate
 
     if checkpoints is not None and (settings.updates_per_batch > 1 or settings.watch_test):
         # A resumed Trainer skips batches by the count of updates, so it would not come back to the same one.
@@ -106,45 +97,62 @@ def fit(
             "updates_per_batch and watch_test are for runs in memory (compare, paper), not for run folders"
         )
     reporter = reporter or Reporter()
-    rate = settings.learning_rate or default_learning_rate(sum(p.numel() for p in model.parameters()))
+    chosen = recipe.recipe(len(train), sum(p.numel() for p in model.parameters()), pooled=False)
+    settings = recipe.fill_in(settings, chosen)
+    assert settings.learning_rate is not None
     names = {name for name, info in calibration.METRICS.items() if task in info.tasks}
     options = method_options(settings, train, task, model.config.num_labels)
+    watched = None if validation is None or not len(validation) else sorted_by_length(validation)
+    keep_last = keep_last or watched is None
     timing: dict[str, float] = {}
     stop = StopSignal()
     state = None if start is None else runs.read_state(start)
     config = copy.deepcopy(vars(model.config))
-    mixer = attach(model, settings.method, **options)
+    mixer = attach(model, settings.mixing, **options)
     try:
-        if state is None or not runs.training_over(state):
-            lengths = [len(ids) for ids in validation["input_ids"]]
-            with tempfile.TemporaryDirectory() as nowhere, quiet_libraries():
-                keep = best_in_memory(best_metric(settings.best_metric, task)) if checkpoints is None else None
+        if state is None or not runs.training_over(state, stop_after):
+            with (
+                tempfile.TemporaryDirectory() as nowhere,
+                quiet_libraries(),
+                frozen_words(model, settings.freeze_words),
+            ):
+                keep = None if keep_last or checkpoints else best_in_memory(best_metric(settings.best_metric, task))
                 callbacks = make_callbacks(
                     reporter, seed=settings.seed, metric_names=names, timing=timing, checkpoints=checkpoints,
-                    save_steps=settings.save_steps, stop=stop,
+                    save_steps=settings.save_steps, stop=stop, stop_after=stop_after,
                 )  # fmt: skip
-                arguments = training_arguments(settings, task, rate, str(checkpoints or nowhere))
-                if keep is not None:
+                arguments = training_arguments(
+                    settings, task, settings.learning_rate, str(checkpoints or nowhere), evaluate=watched is not None
+                )
+                if checkpoints is None:
                     arguments.save_strategy = "no"
                 if settings.watch_test and test is not None:
                     callbacks.append(watch_rows(test, tokenizer, settings.eval_batch_size, task))
-                if settings.patience:
+                if settings.patience and not keep_last:
                     callbacks.append(EarlyStoppingCallback(early_stopping_patience=settings.patience))
+
+                def measure(found: Any) -> dict[str, float]:
+                    if epoch_logits is not None and watched is not None:
+                        epoch_logits.append(np.empty_like(found.predictions))
+                        epoch_logits[-1][watched[1]] = found.predictions
+                    return calibration.metrics(found.predictions, found.label_ids, task)
+
                 with refusals(settings):
+                    optimiser = head_optimiser(model, arguments, settings.head_rate or 1.0)
                     trainer = Trainer(
                         model=model,
                         args=arguments,
                         train_dataset=train,
-                        # Sorted by length: less padding, and the order does not matter here.
-                        eval_dataset=validation.select(np.argsort(lengths, kind="stable")),
+                        eval_dataset=None if watched is None else watched[0],
                         data_collator=DataCollatorWithPadding(tokenizer),
                         processing_class=tokenizer,
-                        compute_metrics=lambda found: calibration.metrics(found.predictions, found.label_ids, task),
+                        compute_metrics=measure,
                         preprocess_logits_for_metrics=lambda logits, labels: (
                             logits[0] if isinstance(logits, tuple) else logits
                         ),
                         # The mixer's first: what it keeps is in a checkpoint before the manifest is.
                         callbacks=[mixer.callback(), *callbacks, *([keep] if keep is not None else [])],
+                        **({} if optimiser is None else {"optimizers": (optimiser, None)}),
                     )
                 trainer.remove_callback(PrinterCallback)
                 if settings.updates_per_batch > 1:
@@ -169,20 +177,75 @@ def fit(
         mixer.detach()
         vars(model.config).update(config)  # Trainer changes use_cache and the ids of special tokens
     assert state is not None
+    kept_step = state["global_step"] if keep_last else state["best_global_step"]
     if checkpoints is not None:
-        runs.load_weights(model, checkpoints / f"checkpoint-{state['best_global_step']}")
+        runs.load_weights(model, checkpoints / f"checkpoint-{kept_step}")
     model.eval()
     rows = history(state["log_history"], names)
     return FitResult(
         history=rows,
-        best_epoch=next(row["epoch"] for row in rows if row["step"] == state["best_global_step"]),
+        best_epoch=next(row["epoch"] for row in rows if row["step"] == kept_step),
         epochs=len(rows),
         steps=state["global_step"],
         stopped_early=state["global_step"] < state["max_steps"],
-        learning_rate=rate,
+        learning_rate=settings.learning_rate,
         seconds_per_step=timing["seconds"] / timing["steps"] if timing else None,
         mixer=mixer.to_dict(),
     )
+
+
+def sorted_by_length(rows: Any) -> tuple[Any, Any]:
+    """Rows from short to long, for less padding, and the numbers they had (N,)."""
+    order = np.argsort([len(ids) for ids in rows["input_ids"]], kind="stable")
+    return rows.select(order), order
+
+
+@contextmanager
+def frozen_words(model: Any, freeze: bool | None) -> Iterator[None]:
+    """Keep the word embeddings out of training inside, and give them back as they were."""
+    words = model.get_input_embeddings() if freeze else None
+    weight = getattr(words, "weight", None)
+    if weight is None or not weight.requires_grad or tied(model, weight):
+        yield
+        return
+    weight.requires_grad_(False)
+    try:
+        yield
+    finally:
+        weight.requires_grad_(True)
+
+
+def head_optimiser(model: Any, arguments: Any, times: float) -> Any:
+    """An optimiser of Trainer's kind in which the head has a higher learning rate; None where Trainer's own will do."""
+    from transformers import Trainer
+
+    body = f"{getattr(model, 'base_model_prefix', '')}."
+    names = [name for name, each in model.named_parameters() if each.requires_grad]
+    head = {name for name in names if not name.startswith(body)}
+    if times == 1 or not head or len(head) == len(names) or arguments.deepspeed or arguments.fsdp:
+        return None
+    kind, options = Trainer.get_optimizer_cls_and_kwargs(arguments, model)
+    # Biases and norms do not decay, as in Trainer.
+    decays = {name for name in names if not name.endswith("bias") and "norm" not in name.lower()}
+    groups = []
+    for in_head in (False, True):
+        for decay in (True, False):
+            members = [
+                each
+                for name, each in model.named_parameters()
+                if each.requires_grad and (name in head) == in_head and (name in decays) == decay
+            ]
+            if members:
+                rate = arguments.learning_rate * (times if in_head else 1)
+                decayed = arguments.weight_decay if decay else 0.0
+                groups.append({"params": members, "lr": rate, "weight_decay": decayed})
+    return kind(groups, **options)
+
+
+def tied(model: Any, weight: Any) -> bool:
+    """Whether a weight is shared by several modules, which might not want it frozen."""
+    places = [name for name, each in model.named_parameters(remove_duplicate=False) if each is weight]
+    return len(places) > 1
 
 
 @contextmanager
@@ -219,8 +282,6 @@ def method_options(settings: TrainSettings, train: Any, task: str, classes: int)
         task: `single_label`, `multi_label` or `regression`.
         classes: how many the model has; a small sample may lack some.
     """
-    import numpy as np
-
     options = dict(settings.method_options)
     if settings.label_smoothing:
         if task == "regression":
@@ -262,9 +323,6 @@ def watch_rows(rows: Any, tokenizer: Any, batch_size: int, task: str) -> Any:
 
     class Watch(TrainerCallback):
         def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            import numpy as np
-
-            from mixwell import calibration
             from mixwell.prediction import logits
 
             found = logits(kwargs["model"], tokenizer, rows, batch_size=batch_size)
@@ -314,143 +372,3 @@ def quiet_libraries() -> Iterator[None]:
             logging.enable_progress_bar()
         if not others:
             datasets.enable_progress_bars()
-
-
-# --- a whole run ---------------------------------------------------------------------------------------------------
-
-
-@dataclass
-class RunResult:
-    """A finished run.
-
-    Attributes:
-        folder: the run folder.
-        metrics: what metrics.json holds; empty in processes other than the first.
-        was_finished: whether there was nothing left to do.
-    """
-
-    folder: Path
-    metrics: dict[str, Any]
-    was_finished: bool = False
-
-
-def train(settings: TrainSettings, *, quiet: bool = False) -> RunResult:
-    """Do a whole run and write its folder.
-
-    Raises:
-        MixwellError: of some kind, for all that the user can put right.
-    """
-    reporter = make_reporter(quiet)
-    try:
-        return _run(settings, RunFolder(settings.run_folder()), reporter, None)
-    finally:
-        reporter.end()
-
-
-def resume(path: str | Path, *, quiet: bool = False) -> RunResult:
-    """Continue a run from its newest complete checkpoint; on CPU the weights end up the same, bit for bit.
-
-    Raises:
-        RunError: there is no run, its data changed, or another process is at it.
-    """
-    folder = RunFolder(path)
-    record = folder.read_record()
-    reporter = make_reporter(quiet)
-    try:
-        return _run(TrainSettings.from_dict(record["settings"]), folder, reporter, record)
-    finally:
-        reporter.end()
-
-
-def _run(settings: TrainSettings, folder: RunFolder, reporter: Reporter, record: dict[str, Any] | None) -> RunResult:
-    import torch
-
-    from mixwell import data as texts
-    from mixwell import models
-    from mixwell.mixer import attach
-    from mixwell.modelcard import make_record, read_metrics, write_results
-
-    settings.check()
-    first, new = runs.rank() == 0, record is None
-    if record is None and first:
-        folder.check_new()
-    if record is not None and folder.finished:
-        if first and not settings.keep_checkpoints and folder.checkpoints.exists():
-            with folder.lock(new=False):
-                runs.remove_checkpoints(folder.checkpoints)
-        return RunResult(folder.path, read_metrics(folder.path), was_finished=True)
-    began = time.monotonic()
-    with quiet_libraries():
-        found = settings.load_data(lambda done: reporter.rows("reading", done))
-        if record is not None and record["data"]["fingerprint"] != found.fingerprint:
-            raise RunError(
-                f"{settings.data}: the data changed since the run {folder.path} began; bring the old data back"
-            )
-        if record is not None and record["processes"] != runs.processes():
-            raise RunError(
-                f"{folder.path} was begun by {record['processes']} processes, not {runs.processes()}; resume it as it "
-                f"was begun"
-            )
-        if settings.batch_size > found.train.num_rows:
-            raise OptionError(
-                f"batch size {settings.batch_size} is larger than the {found.train.num_rows} training rows; use "
-                f"--batch-size {max(2, found.train.num_rows // 4)} or fewer"
-            )
-        loaded = models.load(
-            settings.model, task=found.task, labels=found.labels, seed=settings.seed,
-            trust_remote_code=settings.trust_remote_code,
-        )  # fmt: skip
-        length = min(settings.max_length, loaded.longest)
-        notes = [*found.notes, *loaded.notes]
-        if length < settings.max_length:
-            notes.append(f"{settings.model} takes at most {length} tokens: longer texts are cut there")
-        rows = {}
-        for name, table in found.splits.items():
-            tell = functools.partial(reporter.rows, f"tokenising {name}")
-            rows[name] = texts.tokenise(
-                table, loaded.tokenizer, max_length=length, cache_dir=settings.cache_dir, progress=tell
-            )
-        reporter.end()
-        # What can be refused is refused before anything is written.
-        options = method_options(settings, rows["train"], found.task, loaded.model.config.num_labels)
-        with attach(loaded.model, settings.method, **options) as mixer:
-            about = mixer.to_dict()
-        training_arguments(settings, found.task, 1e-5, str(folder.checkpoints))
-        with folder.lock(new=record is None) if first else nullcontext(), runs.stoppable(folder.path):
-            for note in notes:
-                reporter.note(note)
-            if record is None:
-                record = make_record(settings, found, loaded, about, length, notes)
-                if first:
-                    folder.write_record(record)
-            elif record["versions"] != runs.versions():
-                reporter.note("versions changed since the run began: the result may differ in the last digits")
-            if first:
-                found.save_splits(folder.path / "splits.json")
-            start, faults = folder.newest_checkpoint()
-            for fault in faults:
-                reporter.note(fault)
-            if first:
-                folder.drop_incomplete()
-            try:
-                fitted = fit(
-                    loaded.model, loaded.tokenizer, rows["train"], rows["validation"], settings,
-                    task=found.task, reporter=reporter, checkpoints=folder.checkpoints, start=start, test=rows["test"],
-                )  # fmt: skip
-            except OptionError:
-                if first and new and start is None:
-                    folder.discard()  # so that the same command works once the option is put right
-                raise
-            except (torch.OutOfMemoryError, MemoryError) as error:
-                raise RunError(
-                    f"out of memory with batches of {settings.batch_size} rows of at most {length} tokens; train anew "
-                    f"with a lower --batch-size or --max-length, or a smaller --model"
-                ) from error
-            if not first:
-                return RunResult(folder.path, {})
-            metrics = write_results(folder, settings, record, found, loaded, rows, length, fitted, reporter)
-            seconds = time.monotonic() - began
-            record["timing"] = {"seconds": seconds, "seconds_per_step": fitted.seconds_per_step}
-            folder.write_record({key: value for key, value in record.items() if key != "format"})
-            folder.finish(metrics, keep_checkpoints=settings.keep_checkpoints)
-    return RunResult(folder.path, metrics)

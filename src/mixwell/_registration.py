@@ -1,0 +1,79 @@
+"""Make transformers' Auto classes know the pooled classifier as soon as both packages are imported, in either order.
+
+transformers takes seconds to import and mixwell must not, so this does not import it: it registers at once if
+transformers is there already, and else when the modules of its Auto classes have been imported.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType
+from typing import Any
+
+_CONFIG, _MODEL = "transformers.models.auto.configuration_auto", "transformers.models.auto.modeling_auto"
+
+
+def _register_config() -> None:
+    from transformers import AutoConfig
+
+    from mixwell.training.configuration_pooled import PooledConfig
+
+    AutoConfig.register(PooledConfig.model_type, PooledConfig, exist_ok=True)
+    PooledConfig.register_for_auto_class()
+
+
+def _register_model() -> None:
+    from transformers import AutoModelForSequenceClassification
+
+    from mixwell.training.modeling_pooled import PooledConfig, PooledForSequenceClassification
+
+    AutoModelForSequenceClassification.register(PooledConfig, PooledForSequenceClassification, exist_ok=True)
+    PooledForSequenceClassification.register_for_auto_class("AutoModelForSequenceClassification")
+
+
+_AFTER: dict[str, Callable[[], None]] = {_CONFIG: _register_config, _MODEL: _register_model}
+
+
+# No base classes: importlib.abc takes longer to import than all of this package.
+class _Loader:
+    """Loads a module as its own loader does, and registers afterwards."""
+
+    def __init__(self, inner: Any, then: Callable[[], None]) -> None:
+        self.inner = inner
+        self.then = then
+
+    def create_module(self, spec: ModuleSpec) -> Any:
+        """See `importlib.abc.Loader`."""
+        return self.inner.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """See `importlib.abc.Loader`."""
+        self.inner.exec_module(module)
+        if module.__spec__ is not None:
+            module.__spec__.loader = module.__loader__ = self.inner
+        self.then()
+
+
+class _Finder:
+    """Waits for the modules of the Auto classes."""
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+        """See `importlib.abc.MetaPathFinder`."""
+        if name not in _AFTER:
+            return None
+        spec = PathFinder.find_spec(name, path, target)
+        if spec is None or spec.loader is None:
+            return None
+        spec.loader = _Loader(spec.loader, _AFTER[name])  # type: ignore[assignment]
+        return spec
+
+
+def register() -> None:
+    """Register now or when transformers is imported; calling it again changes nothing."""
+    for name, call in _AFTER.items():
+        if name in sys.modules:
+            call()
+    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Finder())

@@ -1,0 +1,45 @@
+"""Folds for cross-fitting: every row is held out once, and texts that are alike stay on one side."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+
+
+def assign_folds(texts: Any, stratum: Any, folds: int, seed: int = 0) -> Ints:
+    """Give each row the number of the fold that holds it out.
+
+    Rows of equal `texts` go into one fold, each class is spread evenly, and the sizes of folds differ as little as that
+    allows. The choice depends on the texts' keys and the seed, not on the order of the rows.
+
+    Args:
+        texts: (N,) a key for each text, equal for texts that count as one (`RowKeys.folded`).
+        stratum: (N,) the class of each row; zeros for none.
+        folds: K, at least 2.
+        seed: of the choice.
+
+    Returns:
+        (N,) numbers from 0 to K - 1.
+    """
+    keys, labels = np.asarray(texts), np.asarray(stratum)
+    _, group = np.unique(keys, return_inverse=True)
+    mixed = np.random.default_rng([seed, 20_261_117]).permutation(int(group.max()) + 1)
+    # A group's class is that of its first row in the order of classes, whatever the order of the rows.
+    order = np.lexsort((mixed[group], labels))
+    first_place: dict[int, int] = {}
+    fold = np.empty(len(keys), dtype=np.int64)
+    for row in order.tolist():
+        mine = int(group[row])
+        if mine not in first_place:
+            first_place[mine] = len(first_place) % folds
+        fold[row] = first_place[mine]
+    return fold
+
+
+def usable_folds(wanted: int, groups: int) -> int:
+    """The number of folds that so many different texts allow."""
+    return max(2, min(wanted, groups))

@@ -1,0 +1,206 @@
+"""How the tokens of a text become one vector, as the encoder was trained to do it, and the classifier on top of that.
+
+An encoder of sentence-transformers says in `modules.json` and its pooling folder how it is pooled. Where nothing is
+stated, the classifier that transformers has for the architecture is taken.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mixwell.errors import OptionError, nearest
+
+MODEL_TYPE = "mixwell_pooled"
+POOLINGS = ("auto", "model", "mean", "cls", "last")
+# sentence-transformers' names, old (one flag each) and new (one word).
+_FLAGS = {
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_lasttoken": "last",
+    "mean": "mean",
+    "cls": "cls",
+    "lasttoken": "last",
+}
+
+
+@dataclass(frozen=True)
+class Pooling:
+    """How an encoder is pooled.
+
+    Attributes:
+        kind: `mean`, `cls` or `last`; `model` for the architecture's own head.
+        note: what the user should know about the choice; empty if nothing.
+    """
+
+    kind: str
+    note: str = ""
+
+
+def check_pooling(pooling: str) -> None:
+    """Raise `OptionError` for a pooling that does not exist."""
+    if pooling not in POOLINGS:
+        raise OptionError(f"pooling {pooling!r} is unknown{nearest(str(pooling), POOLINGS)}; use {', '.join(POOLINGS)}")
+
+
+def choose_pooling(pooling: str, source: str) -> Pooling:
+    """Turn `auto` into the pooling that the encoder's own files name.
+
+    Args:
+        pooling: one of `POOLINGS`.
+        source: a folder or hub id.
+    """
+    check_pooling(pooling)
+    if pooling != "auto":
+        return Pooling(pooling)
+    modules = _read_json(source, "modules.json")
+    if not isinstance(modules, list):
+        return Pooling("model")
+    for module in modules:
+        if isinstance(module, Mapping) and str(module.get("type", "")).endswith("Pooling"):
+            return _stated(_read_json(source, f"{module.get('path')}/config.json"))
+    return Pooling("model")
+
+
+def _stated(config: Any) -> Pooling:
+    """The pooling of a sentence-transformers pooling config."""
+    if not isinstance(config, Mapping):
+        return Pooling("mean", "the encoder has a pooling module without a readable config: its tokens are averaged")
+    modes = config.get("pooling_mode")
+    on = [modes] if isinstance(modes, str) else modes if isinstance(modes, list) else None
+    if on is None:
+        on = [name for name, value in config.items() if name.startswith("pooling_mode") and value is True]
+    kinds = [_FLAGS.get(str(name)) for name in on]
+    if len(kinds) == 1 and kinds[0] is not None:
+        return Pooling(kinds[0])
+    shown = " and ".join(str(name).removeprefix("pooling_mode_") for name in on) or "nothing"
+    return Pooling("mean", f"the encoder was trained with the pooling {shown}: its tokens are averaged instead")
+
+
+def _read_json(source: str, name: str) -> Any:
+    """A JSON file of a model folder or of the hub; None where it is missing or unreadable."""
+    path: str | Path | None = Path(source) / name
+    if not Path(source).is_dir():
+        from transformers.utils.hub import cached_file
+
+        try:
+            path = cached_file(
+                source, name, _raise_exceptions_for_missing_entries=False, _raise_exceptions_for_connection_errors=False
+            )
+        except OSError:
+            return None
+    try:
+        return None if path is None else json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+
+
+def load_pooled(source: str, pooling: str, options: Mapping[str, Any], *, trust_remote_code: bool = False) -> Any:
+    """Load an encoder and put a new pooled head on it.
+
+    The head is drawn from torch's global generator. Weights are float32.
+
+    Args:
+        source: a folder or hub id.
+        pooling: `mean`, `cls` or `last`.
+        options: of the config: `num_labels` or `id2label` and `label2id`, and `problem_type`.
+        trust_remote_code: run code that comes with the encoder.
+
+    Returns:
+        The model, and what `from_pretrained` says about the encoder's weights.
+    """
+    import torch
+    from transformers import AutoConfig
+
+    from mixwell.training.configuration_pooled import PooledConfig
+    from mixwell.training.modeling_pooled import PooledForSequenceClassification, encoder_class
+
+    body = AutoConfig.from_pretrained(source, trust_remote_code=trust_remote_code)
+    auto, extra = encoder_class(body)
+    encoder, loading = auto.from_pretrained(
+        source,
+        config=body,
+        trust_remote_code=trust_remote_code,
+        use_safetensors=True,
+        dtype=torch.float32,
+        output_loading_info=True,
+        **extra,
+    )
+    stated = (getattr(body, name, None) for name in ("classifier_dropout", "hidden_dropout_prob", "dropout"))
+    dropout = next((value for value in stated if isinstance(value, (int, float))), 0.1)
+    encoder.config._name_or_path = ""  # a path of this machine has no place in a saved config
+    config = PooledConfig(
+        text_config=encoder.config,
+        pooling=pooling,
+        classifier_dropout=float(dropout),
+        dtype="float32",
+        attn_implementation=encoder.config._attn_implementation,
+        **options,
+    )
+    model = PooledForSequenceClassification(config, encoder)
+    prefix = f"{model.base_model_prefix}."
+    named = {
+        "missing_keys": [prefix + name for name in loading["missing_keys"]],
+        "mismatched_keys": [(prefix + name, *rest) for name, *rest in loading["mismatched_keys"]],
+    }
+    return model, named
+
+
+def probe_model(model: Any, tokenizer: Any, *, pairs: bool) -> Any:
+    """The model whose frozen features a probe is fitted on: the same one, or for pairs one that reads them apart.
+
+    It shares the encoder. For a classifier with the head of its architecture None: its features are the mean over the
+    tokens, but there is no model to deploy them with.
+    """
+    from mixwell.training.modeling_pooled import PooledForSequenceClassification
+
+    if not is_pooled(model):
+        return None
+    separator = tokenizer.sep_token_id if tokenizer.sep_token_id is not None else tokenizer.eos_token_id
+    if not pairs or model.config.pair_separator is not None or separator is None or tokenizer.padding_side != "right":
+        return model
+    config = copy.deepcopy(model.config)
+    config.pair_separator = separator
+    config.text_config = model.encoder.config
+    return PooledForSequenceClassification(config, model.encoder)
+
+
+def is_pooled(model: Any) -> bool:
+    """Whether a model is our pooled classifier."""
+    return getattr(getattr(model, "config", None), "model_type", None) == MODEL_TYPE
+
+
+def last_linear(model: Any) -> Any:
+    """The linear layer that makes the logits, or None where it cannot be proved.
+
+    Found by a probe, as the points of the methods are, so that any architecture's head will do.
+    """
+    import torch
+
+    from mixwell.errors import MixwellError
+    from mixwell.points import find_points
+
+    try:
+        found = find_points(model).found.get("sentence")
+    except MixwellError:
+        return None
+    module = found[0].module if found else None
+    return module if isinstance(module, torch.nn.Linear) else None
+
+
+def scale_logits(model: Any, factor: float) -> bool:
+    """Multiply a model's logits by a factor, in its weights; return False where that cannot be done."""
+    import torch
+
+    layer = last_linear(model)
+    if layer is None:
+        return False
+    with torch.no_grad():
+        layer.weight.mul_(factor)
+        if layer.bias is not None:
+            layer.bias.mul_(factor)
+    return True

@@ -1,0 +1,127 @@
+"""What a candidate says about rows it was not trained on, and what follows: its temperature, and which one to keep."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mixwell import calibration
+from mixwell.training.probe import seen_elsewhere
+
+# Fewer held-out rows than this say nothing about a temperature.
+LEAST_ROWS = 20
+PARTS = 5
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """The outputs of one candidate for held-out rows.
+
+    Attributes:
+        split: `out_of_fold` or `validation`.
+        logits: (N, C), before any temperature.
+        labels: (N,), or (N, C) for multi-label.
+        task: of the data.
+        parts: (N,) the fold of each row; for a validation split, parts of it.
+    """
+
+    split: str
+    logits: NDArray[Any]
+    labels: NDArray[Any]
+    task: str
+    parts: NDArray[Any]
+
+    @property
+    def accuracy(self) -> float | None:
+        """Share of right rows; None without single classes."""
+        return calibration.accuracy(self.logits, self.labels) if self.task == calibration.SINGLE else None
+
+    def right(self) -> NDArray[Any]:
+        """(N,) whether each row is right."""
+        return np.asarray(self.logits.argmax(axis=1) == self.labels, dtype=float)
+
+    def losses(self, temperature: float = 1.0) -> NDArray[Any]:
+        """(N,) loss of each row: NLL, or the squared error for regression."""
+        if self.task == calibration.REGRESSION:
+            return np.asarray((self.logits[:, 0] - self.labels) ** 2)
+        return calibration.row_nll(self.logits / temperature, self.labels, self.task)
+
+    def scaled_losses(self) -> NDArray[Any]:
+        """(N,) loss of each row after a temperature that was fitted on the other parts."""
+        if self.task == calibration.REGRESSION:
+            return self.losses()
+        known = seen_elsewhere(self.labels, self.parts, self.task)
+        made = self.losses()
+        for part in np.unique(self.parts):
+            out = self.parts == part
+            rest = ~out & known
+            if rest.any():
+                t = _bounded(calibration.fit_temperature(self.logits[rest], self.labels[rest], self.task))
+                made[out] = calibration.row_nll(self.logits[out] / t, self.labels[out], self.task)
+        return made
+
+    def temperature(self) -> tuple[float | None, str | None]:
+        """The temperature, and what to say of it; 1 unless it lowers the loss of held-out parts beyond noise."""
+        if self.task == calibration.REGRESSION:
+            return None, None
+        known = seen_elsewhere(self.labels, self.parts, self.task)
+        rows = int(known.sum())
+        if rows < LEAST_ROWS:
+            return 1.0, f"no temperature: {rows} held-out rows are too few to fit one"
+        fitted = calibration.fit_temperature(self.logits[known], self.labels[known], self.task)
+        gain = (self.losses() - self.scaled_losses())[known]
+        mean, error = float(gain.mean()), standard_error(gain)
+        if fitted >= calibration.MAX_TEMPERATURE:
+            return fitted, "the model has learned next to nothing: the best temperature is the highest allowed"
+        if fitted <= calibration.MIN_TEMPERATURE or mean <= error:
+            return 1.0, (
+                f"no temperature: the best one, {fitted:.2f}, changes the held-out loss by {-mean:+.3f} (standard "
+                f"error {error:.3f}), which is not beyond noise"
+            )
+        return fitted, None
+
+
+def _bounded(temperature: float) -> float:
+    return 1.0 if temperature <= calibration.MIN_TEMPERATURE else temperature
+
+
+def standard_error(values: NDArray[Any]) -> float:
+    """Of the mean."""
+    return float(np.std(values, ddof=1) / math.sqrt(len(values))) if len(values) > 1 else math.inf
+
+
+def validation_parts(rows: int) -> NDArray[Any]:
+    """(N,) parts of a validation split, to fit a temperature on some and try it on the others."""
+    return np.random.default_rng(20_261_117).permutation(np.arange(rows) % PARTS)
+
+
+def best_epoch(logits: Any, held: HeldOut) -> int:
+    """The epoch, from 1, whose outputs have the lowest held-out loss after a temperature.
+
+    Args:
+        logits: (E, N, C) of all epochs.
+        held: labels and parts; its own logits are not looked at.
+    """
+    losses = [float(at_epoch(held, each).scaled_losses().mean()) for each in logits]
+    return int(np.argmin(losses)) + 1
+
+
+def at_epoch(held: HeldOut, logits: Any) -> HeldOut:
+    """The same rows with other logits."""
+    return HeldOut(held.split, np.asarray(logits, dtype=np.float64), held.labels, held.task, held.parts)
+
+
+def probe_is_better(tuned: HeldOut, probe: HeldOut) -> bool:
+    """Whether held-out rows favour the probe over fine-tuning.
+
+    By the loss after a temperature: beyond one standard error, or at all where the probe is also more often right.
+    """
+    difference = tuned.scaled_losses() - probe.scaled_losses()
+    mean = float(difference.mean())
+    if mean > standard_error(difference):
+        return True
+    return tuned.task == calibration.SINGLE and mean > 0 and tuned.right().mean() < probe.right().mean()
