@@ -10,7 +10,7 @@ import transformers as tf
 from torch import Tensor
 
 FAMILY = ("bert", "roberta", "electra", "distilbert", "albert")
-ENCODERS = (*FAMILY, "xlm-roberta", "deberta-v2", "mpnet", "modernbert")
+ENCODERS = (*FAMILY, "pooled", "xlm-roberta", "deberta-v2", "mpnet", "modernbert")
 ENCODER_DECODERS = ("bart", "t5")
 DECODERS = ("gpt2", "opt", "llama", "qwen2", "qwen3")
 IMAGES = ("vit", "clip")
@@ -36,6 +36,11 @@ def tiny(kind: str, *, num_labels: int = 3, dropout: float = 0.0, **extra) -> tf
     drop = dict(hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout)
     if kind == "bert":
         return tf.BertForSequenceClassification(tf.BertConfig(**_SHAPE, **drop, **common))
+    if kind == "pooled":  # mixwell's own: the mean over BERT's tokens, and a linear layer
+        from mixwell.training.modeling_pooled import PooledConfig, PooledForSequenceClassification
+
+        body = tf.BertConfig(**_SHAPE, **drop)
+        return PooledForSequenceClassification(PooledConfig(body, classifier_dropout=dropout, **common))
     if kind == "roberta":
         return tf.RobertaForSequenceClassification(tf.RobertaConfig(**_SHAPE, **drop, **common))
     if kind == "electra":
@@ -166,7 +171,7 @@ def batch(kind: str = "bert", *, task: str = "single_label", pairs: bool = False
             ids[row, middle] = SEP
             segments[row, middle + 1 : length] = 1
     made = {"input_ids": ids, "attention_mask": mask, "labels": labels(task, rows, rng)}
-    if pairs and kind in ("bert", "electra", "albert"):
+    if pairs and kind in ("bert", "electra", "albert", "pooled"):
         made["token_type_ids"] = segments
     return made
 

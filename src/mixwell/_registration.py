@@ -12,10 +12,18 @@ from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
 
-_CONFIG, _MODEL = "transformers.models.auto.configuration_auto", "transformers.models.auto.modeling_auto"
+_CONFIG, _MODEL = "mixwell.training.configuration_pooled", "mixwell.training.modeling_pooled"
+
+
+def _whole(name: str, wanted: str) -> bool:
+    """Whether one of our modules can be imported now: not if its own import is what led here."""
+    module = sys.modules.get(name)
+    return module is None or hasattr(module, wanted)
 
 
 def _register_config() -> None:
+    if not _whole(_CONFIG, "PooledConfig"):
+        return
     from transformers import AutoConfig
 
     from mixwell.training.configuration_pooled import PooledConfig
@@ -25,6 +33,8 @@ def _register_config() -> None:
 
 
 def _register_model() -> None:
+    if not _whole(_CONFIG, "PooledConfig") or not _whole(_MODEL, "PooledForSequenceClassification"):
+        return
     from transformers import AutoModelForSequenceClassification
 
     from mixwell.training.modeling_pooled import PooledConfig, PooledForSequenceClassification
@@ -33,7 +43,12 @@ def _register_model() -> None:
     PooledForSequenceClassification.register_for_auto_class("AutoModelForSequenceClassification")
 
 
-_AFTER: dict[str, Callable[[], None]] = {_CONFIG: _register_config, _MODEL: _register_model}
+_AFTER: dict[str, Callable[[], None]] = {
+    "transformers.models.auto.configuration_auto": _register_config,
+    "transformers.models.auto.modeling_auto": _register_model,
+    _CONFIG: _register_config,
+    _MODEL: _register_model,
+}
 
 
 # No base classes: importlib.abc takes longer to import than all of this package.
@@ -73,7 +88,7 @@ class _Finder:
 def register() -> None:
     """Register now or when transformers is imported; calling it again changes nothing."""
     for name, call in _AFTER.items():
-        if name in sys.modules:
+        if name in sys.modules and name.startswith("transformers."):
             call()
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())

@@ -165,7 +165,7 @@ def describe(
         losses: of `curves`.
         ratio: cost of a step against plain training.
     """
-    if task != calibration.SINGLE:
+    if task != calibration.SINGLE or not seeds:
         return Method(name, None, None, None, [], losses, ratio)
     before, after = (_reliability(seeds, warm) for warm in (False, True))
     found = _classes(seeds, list(labels))

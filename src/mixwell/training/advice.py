@@ -45,13 +45,11 @@ def about_data(data: TextData) -> list[str]:
     return notes
 
 
-def opening(baselines: dict[str, Any], held: HeldOut | None) -> str:
+def opening(baselines: dict[str, Any], held: HeldOut) -> str:
     """Guessing and the probe, in one line."""
     parts = []
     if "guessing" in baselines:
         parts.append(f"guessing {100 * baselines['guessing']['accuracy']:.1f} %")
-    if held is None:
-        return ", ".join([*parts, "no rows held out to measure on"])
     parts.append(f"probe {_score(held)} on {_rows(held)}")
     text = ", ".join(parts)
     if held.task == calibration.SINGLE and (held.accuracy or 0) <= baselines["guessing"]["accuracy"]:

@@ -116,7 +116,7 @@ def _fits(x: Any, y: Any, task: str, classes: int, strengths: Sequence[float]) -
     z = x - centre
     seen = np.unique(y) if task == calibration.SINGLE else np.arange(classes)
     absent = np.setdiff1d(np.arange(classes), seen)
-    model = LogisticRegression(max_iter=200, tol=1e-3, warm_start=True)
+    model = LogisticRegression(max_iter=300, warm_start=True)
     for strength in strengths:
         weight, bias = np.zeros((classes, x.shape[1])), np.zeros(classes)
         if task == calibration.REGRESSION:

@@ -18,8 +18,14 @@ if TYPE_CHECKING:
 BATCH = 16
 # Rows are seen this often; small data sets are seen more often, up to the least number of updates.
 EPOCHS = 6
-LEAST_UPDATES = 100
-MOST_EPOCHS = 25
+LEAST_UPDATES = 60
+MOST_EPOCHS = 60
+# With fewer training rows than this nothing can be held out that would tell anything. What choices and a temperature
+# would have done is left to mixing: its probabilities are honest without a validation row.
+FEW_ROWS = 100
+FEW_ROWS_MIXING = "manifold"
+# Few rows also want smaller steps.
+FEW_ROWS_RATE = 0.5
 # A new head has to find its scale; at the encoder's learning rate it is still growing when training ends.
 HEAD_RATE = 10.0
 # Below so many training rows, folds choose the epoch and the temperature; from there on a part is held out for that.
@@ -62,7 +68,14 @@ def learning_rate(parameters: int) -> float:
 
 
 def recipe(
-    rows: int, parameters: int, *, pooled: bool, new_head: bool = True, pairs: bool = False, processes: int = 1
+    rows: int,
+    parameters: int,
+    *,
+    pooled: bool,
+    new_head: bool = True,
+    pairs: bool = False,
+    processes: int = 1,
+    least_rows: int | None = None,
 ) -> Recipe:
     """The recipe for a data set and a model.
 
@@ -73,14 +86,15 @@ def recipe(
         new_head: whether there is a head to start at all; a trained one is kept.
         pairs: whether texts come in pairs, which the encoder reads as one text but a probe one by one.
         processes: that share each step.
+        least_rows: of a training with folds held out; None for `rows`.
     """
-    batch = max(2, min(BATCH, rows // 4))
-    per_epoch = math.ceil(rows / (batch * processes))
+    batch = max(2, min(BATCH, least_rows or rows))
+    per_epoch = math.ceil((least_rows or rows) / (batch * processes))
     epochs = min(MOST_EPOCHS, max(EPOCHS, math.ceil(LEAST_UPDATES / per_epoch)))
     return Recipe(
         batch_size=batch,
         epochs=epochs,
-        learning_rate=learning_rate(parameters),
+        learning_rate=learning_rate(parameters) * (FEW_ROWS_RATE if rows < FEW_ROWS else 1),
         head_rate=HEAD_RATE if pooled and new_head else 1.0,
         start="probe" if pooled and new_head and not pairs else "random",
         freeze_words=rows < FROZEN_WORDS_BELOW,

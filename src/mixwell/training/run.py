@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mixwell import calibration, runs
-from mixwell.errors import OptionError, RunError
+from mixwell.errors import MixwellError, OptionError, RunError
 from mixwell.files import atomic_path, write_json
 from mixwell.progress import Reporter, make_reporter, training_arguments
 from mixwell.runs import RunFolder
@@ -219,13 +219,30 @@ def prepare(settings: TrainSettings, folder: RunFolder, reporter: Reporter, reco
     reporter.end()
     trained = _fewest_trained(found.train.num_rows, folds)
     chosen = recipe.recipe(
-        trained, loaded.parameters, pooled=heads.is_pooled(loaded.model), new_head=loaded.new_head,
+        found.train.num_rows, loaded.parameters, least_rows=trained, pooled=heads.is_pooled(loaded.model), new_head=loaded.new_head,
         pairs="text_pair" in found.train.column_names, processes=runs.processes(),
     )  # fmt: skip
     filled = recipe.fill_in(settings, chosen)
+    if settings.method == "auto" and found.train.num_rows < recipe.FEW_ROWS:
+        filled = _for_few_rows(filled, loaded, notes)
     ready = Ready(filled, found, loaded, rows, length, folds, notes)
     ready.mixer = _try(ready, folder, trained)
     return ready
+
+
+def _for_few_rows(settings: TrainSettings, loaded: LoadedModel, notes: list[str]) -> TrainSettings:
+    """Mix instead of choosing by rows that are not there, where the model can be mixed so."""
+    from mixwell.mixer import attach
+
+    try:
+        attach(loaded.model, recipe.FEW_ROWS_MIXING, **settings.method_options).detach()
+    except MixwellError:
+        return settings
+    notes.append(
+        f"fewer than {recipe.FEW_ROWS} training rows: too few to choose or calibrate by, so method auto mixes "
+        f"({recipe.FEW_ROWS_MIXING}), which keeps probabilities honest without held-out rows; --folds 5 measures it"
+    )
+    return dataclasses.replace(settings, method=recipe.FEW_ROWS_MIXING)
 
 
 def _check_same(settings: TrainSettings, folder: RunFolder, record: dict[str, Any], found: TextData) -> None:
@@ -253,6 +270,8 @@ def _folds(settings: TrainSettings, data: TextData) -> Any:
     from mixwell.data.splits import strata
 
     if settings.folds == 0 or settings.validation is not None or data.validation.num_rows:
+        return None
+    if settings.folds is None and data.train.num_rows < recipe.FEW_ROWS:
         return None
     wanted = settings.folds or recipe.FOLDS
     keys = data.row_keys("train").folded
@@ -303,13 +322,14 @@ def learn(ready: Ready, folder: RunFolder, reporter: Reporter) -> Outcome:
     settings = ready.settings
     base = Probing(ready)
     held_probe = base.held_out()
-    baselines = _baselines(ready, held_probe)
-    for sentence in (sentences := [advice.opening(baselines, held_probe)]):
-        reporter.say(sentence)
+    shown = held_probe or base.out_of_fold()
+    baselines = _baselines(ready, shown)
+    sentences = [advice.opening(baselines, shown)]
+    reporter.say(sentences[0])
     frozen = settings.method in FROZEN
     held: HeldOut | None
     if frozen:
-        fitted, held = _no_training(ready), held_probe
+        fitted, held = _no_training(ready), shown
     elif ready.folds is not None:
         fitted, held = _by_folds(ready, base, folder, reporter)
     else:
@@ -346,7 +366,7 @@ class Probing:
 
     def __init__(self, ready: Ready) -> None:
         self.ready = ready
-        model = ready.loaded.model
+        settings, model = ready.settings, ready.loaded.model
         self.first = {name: value.detach().clone() for name, value in model.state_dict().items()}
         self.pairs = "text_pair" in ready.data.train.column_names
         self.model = heads.probe_model(model, ready.loaded.tokenizer, pairs=self.pairs)
@@ -361,7 +381,8 @@ class Probing:
         if folds is None:
             stratum = self.y if ready.task == calibration.SINGLE else np.zeros(len(self.y), dtype=np.int64)
             keys = ready.data.row_keys("train").folded
-            folds = assign_folds(keys, stratum, min(recipe.FOLDS, len(np.unique(keys))), ready.settings.split_seed)
+            folds = assign_folds(keys, stratum, max(2, min(recipe.FOLDS, len(np.unique(keys)))), settings.split_seed)
+        self.folds = folds
         self.whole = probe.fit_probe(self.features["train"], self.y, ready.task, self.classes, folds)
 
     def fit(self, rows: Any) -> probe.Probe:
@@ -371,12 +392,16 @@ class Probing:
         x = self.features["train"][rows]
         return probe.fit_probe(x, self.y[rows], self.ready.task, self.classes, strength=self.whole.strength)
 
+    def out_of_fold(self) -> HeldOut:
+        """What the probe says about each training row without having seen it."""
+        assert self.whole.held_out is not None
+        return HeldOut("out_of_fold", self.whole.held_out, self.y, self.ready.task, self.folds)
+
     def held_out(self) -> HeldOut | None:
         """What the probe says about the held-out rows of the run."""
         ready = self.ready
         if ready.folds is not None:
-            assert self.whole.held_out is not None
-            return HeldOut("out_of_fold", self.whole.held_out, self.y, ready.task, ready.folds)
+            return self.out_of_fold()
         if "validation" not in self.features:
             return None
         outputs = self.whole.outputs(self.features["validation"])
@@ -444,7 +469,8 @@ def _one_fold(
     if about.is_file():  # written last
         return FitResult(**json.loads(about.read_text(encoding="utf-8"))), load_file(str(numbers))["logits"]
     base.start(kept)
-    rows, logits = ready.rows["train"], []
+    rows = ready.rows["train"]
+    logits: list[Any] = []
     fitted = fit(
         ready.loaded.model, ready.loaded.tokenizer, rows.select(kept), rows.select(out), ready.settings,
         task=ready.task, reporter=reporter, keep_last=True, epoch_logits=logits,
@@ -502,10 +528,10 @@ def _no_training(ready: Ready) -> FitResult:
     return FitResult([], 0, 0, 0, False, 0.0, None, ready.mixer)
 
 
-def _baselines(ready: Ready, held: HeldOut | None) -> dict[str, Any]:
+def _baselines(ready: Ready, held: HeldOut) -> dict[str, Any]:
     guess = probe.guess_rate(ready.labels("train"), ready.task)
     made: dict[str, Any] = {} if guess is None else {"guessing": {"accuracy": guess}}
-    return made if held is None else {**made, "probe": _measured(held)}
+    return {**made, "probe": {**_measured(held), "rows": len(held.logits), "measured_on": held.split}}
 
 
 def _measured(held: HeldOut) -> dict[str, Any]:

@@ -44,14 +44,15 @@ class TrainSettings:
         validation: a file, a share of train, `none` to hold nothing out, or None: folds for few rows, a tenth of train
             for many. `test` likewise; with folds, no test rows are cut unless asked for.
         folds: K: cross-fitting, in which every row is held out once and the final model is trained on all rows; 0 for
-            none, None to decide by the number of rows.
+            none, None to decide by the number of rows: below 100 nothing is held out, below 1000 there are 5.
         rare: what to do with classes of one row: `error`, `drop` or `merge` (into one class, `other`).
         fraction: share of train to keep; with `per_class`, `max_train` and `sample_seed` see `TextData.sample`.
         model: `minilm`, a folder or a hub id.
         trust_remote_code: run code that comes with the model.
         pooling: how tokens become one vector: `auto`, `model`, `mean`, `cls` or `last`; see `mixwell.training.heads`.
         method: a name of `mixwell.methods()`, with `method_options`; `probe` for a logistic regression on frozen
-            features; `auto` for plain fine-tuning or the probe, whichever does better on held-out rows.
+            features; `auto` for plain fine-tuning or the probe, whichever does better on held-out rows, or mixing
+            where there are too few rows to hold any out.
         start: where the head starts, `probe` or `random`; with `epochs`, `batch_size`, `learning_rate`, `head_rate`
             and `freeze_words` None for the recipe's (`mixwell.training.recipe`).
         epochs: the most epochs.

@@ -1,0 +1,204 @@
+"""Whole runs with folds, without held-out rows, and of a probe; and that their folders say the same everywhere."""
+
+# ruff: noqa: F811 - fixtures are imported by name
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mixwell.errors import OptionError
+from test_heads import pooled_folder
+from test_training import BASE, calm, rows, write_csv  # noqa: F401
+
+
+@pytest.fixture(scope="session")
+def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return pooled_folder(tmp_path_factory.mktemp("pooled") / "encoder", pooling_mode_mean_tokens=True)
+
+
+@pytest.fixture(scope="session")
+def films(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_csv(tmp_path_factory.mktemp("films") / "films.csv", rows(130))
+
+
+def wanted(encoder: Path, data: Path, output: Path, **changes: Any) -> Any:
+    from mixwell.training import TrainSettings
+
+    places = {"data": str(data), "model": str(encoder), "output": str(output)}
+    return TrainSettings(**{**BASE, "head_rate": 1.0, "batch_size": 16, **places, **changes})
+
+
+def trained(*args: Any, **changes: Any) -> tuple[Path, dict[str, Any]]:
+    from mixwell.training import train
+
+    done = train(wanted(*args, **changes), quiet=True)
+    return done.folder, done.metrics
+
+
+@pytest.fixture(scope="session")
+def folded(encoder: Path, films: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return trained(encoder, films, tmp_path_factory.mktemp("folded") / "run", method="none", folds=3)[0]
+
+
+def test_folds_hold_every_row_out_once(folded: Path, films: Path) -> None:
+    import pyarrow.parquet as pq
+
+    metrics = json.loads((folded / "metrics.json").read_text())
+    assert metrics["folds"] == 3
+    assert "test" not in metrics and "validation" not in metrics
+    assert metrics["out_of_fold"]["rows"] == 130
+    assert len(metrics["history"]) == 4
+    assert 1 <= metrics["best_epoch"] <= 4
+    table = pq.read_table(folded / "predictions.parquet").to_pylist()
+    assert sorted(row["row_id"] for row in table) == sorted(f"train:{at}" for at in range(1, 131))
+    right = np.mean([row["label"] == row["predicted"] for row in table])
+    assert right == pytest.approx(metrics["out_of_fold"]["before"]["accuracy"])
+    assert not (folded / "folds").exists() and not (folded / "checkpoints").exists()
+    assert {"guessing", "probe"} <= metrics["baselines"].keys()
+    page = (folded / "report.html").read_text()
+    assert "130 rows, each held out once" in page
+
+
+def test_the_final_model_is_trained_on_all_rows(encoder: Path, films: Path, tmp_path: Path) -> None:
+    """With one epoch to choose from it is the model of a run that holds nothing out, but for the temperature."""
+    from safetensors.numpy import load_file
+
+    usual = {"method": "none", "start": "random", "epochs": 1}
+    first, metrics = trained(encoder, films, tmp_path / "folds", folds=2, **usual)
+    second, plain = trained(encoder, films, tmp_path / "none", validation="none", **usual)
+    assert plain["temperature"] == 1.0
+    one, two = (load_file(str(each / "model" / "model.safetensors")) for each in (first, second))
+    for name, value in one.items():
+        scale = metrics["temperature"] if name.startswith("classifier") else 1
+        assert np.allclose(value * scale, two[name], atol=1e-6), name
+
+
+def test_nothing_held_out(encoder: Path, films: Path, tmp_path: Path) -> None:
+    folder, metrics = trained(encoder, films, tmp_path / "run", validation="none", method="manifold", epochs=2)
+    assert not {"test", "validation", "out_of_fold"} & metrics.keys()
+    assert metrics["temperature"] == 1.0
+    assert "no rows were held out" in metrics["temperature_note"]
+    assert "nothing was measured" in (folder / "report.html").read_text()
+    assert "nothing was measured" in (folder / "model" / "README.md").read_text()
+
+
+def test_few_rows_are_mixed(encoder: Path, tmp_path: Path) -> None:
+    few = write_csv(tmp_path / "few.csv", rows(24))
+    folder, metrics = trained(encoder, few, tmp_path / "run", epochs=2)
+    assert metrics["method"]["method"] == "manifold"
+    assert metrics["folds"] == 0
+    assert "fewer than 100 training rows" in " ".join(json.loads((folder / "run.json").read_text())["notes"])
+
+
+@pytest.mark.parametrize("pairs", [False, True])
+def test_a_probe_is_deployed_like_any_other_run(encoder: Path, tmp_path: Path, pairs: bool) -> None:
+    from mixwell.prediction import Classifier
+
+    lines = rows(120)
+    source = tmp_path / "films.csv"
+    if pairs:
+        source.write_text("text,text_pair,label\n" + "".join(f"{text},it is so,{label}\n" for text, label in lines))
+    else:
+        write_csv(source, lines)
+    folder, metrics = trained(encoder, source, tmp_path / "run", method="probe")
+    assert metrics["method"]["method"] == "probe"
+    assert metrics["steps"] == 0
+    assert metrics["out_of_fold"]["before"]["accuracy"] > 0.6
+    found = Classifier.load(folder)
+    assert found.model.config.pair_separator == (3 if pairs else None)
+    assert found.model.classifier.in_features == (64 if pairs else 16)
+    texts = [text for text, _ in lines]
+    said = found.predict(texts, ["it is so"] * 120 if pairs else None)
+    right = np.mean([one == two for one, (_, two) in zip(said.labels, lines)])
+    assert right >= metrics["out_of_fold"]["before"]["accuracy"] - 0.1
+
+
+def test_auto_takes_the_probe_where_it_is_better(encoder: Path, films: Path, tmp_path: Path) -> None:
+    """A learning rate at which fine-tuning learns nothing and forgets what was there."""
+    _, metrics = trained(encoder, films, tmp_path / "run", folds=2, epochs=2, learning_rate=0.5, start="random")
+    assert metrics["method"]["method"] == "probe"
+    assert "fine_tuned" in metrics["baselines"]
+    assert "the probe is better" in metrics["sentences"][-1]
+
+
+ANYWHERE = """
+import json, sys
+from transformers import pipeline
+assert "mixwell" not in sys.modules
+made = pipeline("text-classification", sys.argv[1], trust_remote_code=True, top_k=None)
+print(json.dumps([{each["label"]: each["score"] for each in row} for row in made(json.loads(sys.argv[2]))]))
+"""
+
+
+def test_the_same_probabilities_everywhere(folded: Path, tmp_path: Path) -> None:
+    """`mixwell predict`, a pipeline beside mixwell, and a pipeline in a process without it: to 1e-6, temperature and all."""
+    from transformers import pipeline
+
+    from mixwell.prediction import Classifier
+
+    texts = [text for text, _ in rows(12, seed=9)]
+    found = Classifier.load(folded)
+    ours = found.predict(texts).probabilities
+    beside = pipeline("text-classification", str(folded / "model"), top_k=None)(texts)
+    done = subprocess.run(
+        [sys.executable, "-c", ANYWHERE, str(folded / "model"), json.dumps(texts)],
+        capture_output=True, text=True, env={**os.environ, "HF_MODULES_CACHE": str(tmp_path), "PYTHONPATH": ""},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    far = json.loads(done.stdout)
+    for at in range(len(texts)):
+        for number, label in enumerate(found.labels):
+            near = {each["label"]: each["score"] for each in beside[at]}
+            assert near[label] == pytest.approx(ours[at, number], abs=1e-6)
+            assert far[at][label] == pytest.approx(ours[at, number], abs=1e-6)
+
+
+WRONG = {
+    "one fold": (["--folds", 1], "folds"),
+    "folds and validation": (["--folds", 3, "--validation", 0.2], "leave one of them out"),
+    "more folds than texts": (["--folds", 100], "fewer folds"),
+    "unknown pooling": (["--pooling", "avg"], "pooling"),
+    "unknown start": (["--start", "prob"], "did you mean 'probe'"),
+    "unknown rare": (["--rare", "keep"], "rare"),
+    "head rate": (["--head-rate", 0], "head_rate"),
+    "a probe of a head": (["--method", "probe", "--pooling", "model"], "pooling model"),
+    "start without pooling": (["--start", "probe", "--pooling", "model"], "start=probe"),
+    "smoothing a probe": (["--method", "probe", "--label-smoothing", 0.1], "label_smoothing"),
+    "option of a probe": (["--method", "probe", "--option", "pairing=pairs"], "option"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_wrong_options_are_one_line(
+    case: str, encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from mixwell.cli import main
+
+    few = write_csv(tmp_path / "few.csv", rows(40))
+    words, part = WRONG[case]
+    code = main([str(each) for each in ["train", few, "--model", encoder, "-o", tmp_path / "run", *words]])
+    said = capsys.readouterr().err
+    assert code == 2
+    assert part in said and "Traceback" not in said
+    assert not (tmp_path / "run").exists()
+
+
+def test_start_probe_needs_a_pooled_head(encoder: Path, films: Path, tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="start=probe"):
+        trained(encoder, films, tmp_path / "run", start="probe", pooling="model")
+
+
+@pytest.mark.parametrize("rare", ["drop", "merge"])
+def test_rare_classes(encoder: Path, tmp_path: Path, rare: str) -> None:
+    source = write_csv(tmp_path / "films.csv", [*rows(130), ("a odd film", "odd"), ("the queer plot", "queer")])
+    folder, metrics = trained(encoder, source, tmp_path / "run", method="probe", rare=rare, folds=0)
+    labels = json.loads((folder / "run.json").read_text())["data"]["labels"]
+    assert labels == (["neg", "pos"] if rare == "drop" else ["neg", "other", "pos"])
