@@ -123,7 +123,12 @@ def probe(x: Any, y: Any, strength: float | None = None) -> Any:
         return LogisticRegression(C=strength, max_iter=1000).fit(x, y)
     few = int(np.bincount(y).min())
     cv = StratifiedKFold(max(2, min(5, few)), shuffle=True, random_state=0)
-    search = GridSearchCV(LogisticRegression(max_iter=1000), {"C": [0.1, 1, 10, 100]}, scoring="neg_log_loss" if few > 1 else "accuracy", cv=cv)
+    search = GridSearchCV(
+        LogisticRegression(max_iter=1000),
+        {"C": [0.1, 1, 10, 100]},
+        scoring="neg_log_loss" if few > 1 else "accuracy",
+        cv=cv,
+    )
     return search.fit(x, y).best_estimator_
 
 
@@ -141,7 +146,12 @@ def train(job: dict[str, Any], data: Path, keep: Path | None = None) -> dict[str
     """Do one training; the result has the scores of the test rows and the CPU seconds."""
     import numpy as np
     import torch
-    from transformers import AutoModelForSequenceClassification, AutoTokenizer, get_cosine_schedule_with_warmup, set_seed
+    from transformers import (
+        AutoModelForSequenceClassification,
+        AutoTokenizer,
+        get_cosine_schedule_with_warmup,
+        set_seed,
+    )
 
     import mixwell
     from mixwell import models
@@ -149,7 +159,8 @@ def train(job: dict[str, Any], data: Path, keep: Path | None = None) -> dict[str
     from transformers import AutoConfig
     from transformers.utils import logging
 
-    logging.set_verbosity_error(); logging.disable_progress_bar()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
     torch.set_num_threads(1)
     o = {**BASE, **VARIANTS.get(job["variant"], {}), **job.get("override", {})}
     rows, test, names = load(data, job["data"], job["rows"], job["seed"])
@@ -171,15 +182,17 @@ def train(job: dict[str, Any], data: Path, keep: Path | None = None) -> dict[str
         model = PooledForSequenceClassification(config, encoder)
     began = time.process_time()
     seen = y_test >= 0
+
     def judged(logits: Any) -> dict[str, float]:
         found = scores(logits[seen], y_test[seen])
         if not seen.all():  # rows of classes that training never saw are wrong
             found["accuracy"] = round(float((logits.argmax(1) == y_test).mean()), 5)
         return found
+
     result: dict[str, Any] = {"classes": len(names), "n": len(rows)}
     if o["start"] == "probe":
         x = outputs(model, tokenizer, encoded, features=True)
-        fitted = probe(x, y, o['C'])
+        fitted = probe(x, y, o["C"])
         w, b = fitted.coef_, fitted.intercept_
         if len(names) == 2:
             w, b = np.concatenate([-w, w]) / 2, np.concatenate([-b, b]) / 2
@@ -196,7 +209,11 @@ def train(job: dict[str, Any], data: Path, keep: Path | None = None) -> dict[str
     rest = [p for n, p in model.named_parameters() if p.requires_grad and not n.startswith("classifier")]
     steps_per = max(1, math.ceil(len(rows) / o["batch"]))
     total = max(o["epochs"] * steps_per, o["least_updates"])
-    optimiser = torch.optim.AdamW([{"params": rest, "lr": o["lr"]}, {"params": head, "lr": o["lr"] * o["head_lr"]}], weight_decay=o["decay"], fused=True)
+    optimiser = torch.optim.AdamW(
+        [{"params": rest, "lr": o["lr"]}, {"params": head, "lr": o["lr"] * o["head_lr"]}],
+        weight_decay=o["decay"],
+        fused=True,
+    )
     schedule = get_cosine_schedule_with_warmup(optimiser, round(0.1 * total), total)
     options = dict(o["options"])
     labels = torch.tensor(y)
@@ -242,19 +259,26 @@ def run(args: argparse.Namespace) -> None:
             fcntl.flock(lock, fcntl.LOCK_EX)
             lock.seek(0)
             taken = set(lock.read().splitlines())
-            done = {json.dumps(json.loads(l)["job"], sort_keys=True) for l in records.read_text().splitlines()} if records.exists() else set()
+            done = (
+                {json.dumps(json.loads(l)["job"], sort_keys=True) for l in records.read_text().splitlines()}
+                if records.exists()
+                else set()
+            )
             if key(job) in taken or key(job) in done:
                 continue
             lock.write(key(job) + "\n")
         result = train(job, Path(args.data))
         with open(records, "a") as stream:
             fcntl.flock(stream, fcntl.LOCK_EX)
-            stream.write(json.dumps({"job": {k: job[k] for k in ("variant", "data", "rows", "seed")}, "result": result}) + "\n")
+            stream.write(
+                json.dumps({"job": {k: job[k] for k in ("variant", "data", "rows", "seed")}, "result": result}) + "\n"
+            )
         print(job, result, flush=True)
 
 
 def table(args: argparse.Namespace) -> None:
     import numpy as np
+
     found = defaultdict(dict)
     for line in Path(args.records).read_text().splitlines():
         r = json.loads(line)
@@ -265,15 +289,26 @@ def table(args: argparse.Namespace) -> None:
         print(f"\nrows {rows}: accuracy / nll / nll at best T / ece / T   (seeds)")
         print(" " * 18 + "".join(f"{s:>26}" for s in sets) + "   mean acc, nll_best, nll")
         for (r, v), by in found.items():
-            if r != rows: continue
+            if r != rows:
+                continue
             cells, means = [], []
             for s in sets:
                 if s in by:
-                    m = {k: np.mean([x[k] for x in by[s]]) for k in ("accuracy", "nll", "nll_best", "ece", "temperature", "cpu")}
+                    m = {
+                        k: np.mean([x[k] for x in by[s]])
+                        for k in ("accuracy", "nll", "nll_best", "ece", "temperature", "cpu")
+                    }
                     means.append(m)
-                    cells.append(f"{100*m['accuracy']:5.1f}/{m['nll']:.2f}/{m['nll_best']:.2f}/{100*m['ece']:.0f}({len(by[s])})")
-                else: cells.append("")
-            tail = f"   {100*np.mean([m['accuracy'] for m in means]):.2f} {np.mean([m['nll_best'] for m in means]):.3f} {np.mean([m['nll'] for m in means]):.3f} cpu {np.mean([m['cpu'] for m in means]):.0f}" if len(means) == len(sets) else ""
+                    cells.append(
+                        f"{100 * m['accuracy']:5.1f}/{m['nll']:.2f}/{m['nll_best']:.2f}/{100 * m['ece']:.0f}({len(by[s])})"
+                    )
+                else:
+                    cells.append("")
+            tail = (
+                f"   {100 * np.mean([m['accuracy'] for m in means]):.2f} {np.mean([m['nll_best'] for m in means]):.3f} {np.mean([m['nll'] for m in means]):.3f} cpu {np.mean([m['cpu'] for m in means]):.0f}"
+                if len(means) == len(sets)
+                else ""
+            )
             print(f"{v:<18}" + "".join(f"{c:>26}" for c in cells) + tail)
 
 
@@ -281,11 +316,17 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     commands = parser.add_subparsers(required=True)
     r = commands.add_parser("run")
-    r.add_argument("--data", required=True); r.add_argument("--records", required=True)
-    r.add_argument("--variants", required=True); r.add_argument("--rows", default="300"); r.add_argument("--sets", default=",".join(SETS)); r.add_argument("--seeds", type=int, default=1)
+    r.add_argument("--data", required=True)
+    r.add_argument("--records", required=True)
+    r.add_argument("--variants", required=True)
+    r.add_argument("--rows", default="300")
+    r.add_argument("--sets", default=",".join(SETS))
+    r.add_argument("--seeds", type=int, default=1)
     r.add_argument("--first-seed", type=int, default=0)
     r.set_defaults(call=run)
-    t = commands.add_parser("table"); t.add_argument("--records", required=True); t.set_defaults(call=table)
+    t = commands.add_parser("table")
+    t.add_argument("--records", required=True)
+    t.set_defaults(call=table)
     args = parser.parse_args()
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     args.call(args)

@@ -194,7 +194,9 @@ def by_trainer(train: list, test: list, labels: list[str], seed: int) -> Any:
     def encoded(rows: list) -> Any:
         texts = [[row["text"] for row in rows], *([[row["pair"] for row in rows]] if rows[0]["pair"] else [])]
         made = dict(tokenizer(*texts, truncation=True, max_length=LENGTH))
-        return Dataset.from_dict({**made, "label": [labels.index(r["label"]) if r["label"] in labels else 0 for r in rows]})
+        return Dataset.from_dict(
+            {**made, "label": [labels.index(r["label"]) if r["label"] in labels else 0 for r in rows]}
+        )
 
     with tempfile.TemporaryDirectory() as folder:
         arguments = TrainingArguments(

@@ -1,7 +1,5 @@
 """Whole runs with folds, without held-out rows, and of a probe; and that their folders say the same everywhere."""
 
-# ruff: noqa: F811 - fixtures are imported by name
-
 from __future__ import annotations
 
 import json
@@ -139,7 +137,7 @@ print(json.dumps([{each["label"]: each["score"] for each in row} for row in made
 
 
 def test_the_same_probabilities_everywhere(folded: Path, tmp_path: Path) -> None:
-    """`mixwell predict`, a pipeline beside mixwell, and a pipeline in a process without it: to 1e-6, temperature and all."""
+    """`mixwell predict`, a pipeline beside mixwell, and a pipeline in a process without it."""
     from transformers import pipeline
 
     from mixwell.prediction import Classifier
@@ -199,6 +197,6 @@ def test_start_probe_needs_a_pooled_head(encoder: Path, films: Path, tmp_path: P
 @pytest.mark.parametrize("rare", ["drop", "merge"])
 def test_rare_classes(encoder: Path, tmp_path: Path, rare: str) -> None:
     source = write_csv(tmp_path / "films.csv", [*rows(130), ("a odd film", "odd"), ("the queer plot", "queer")])
-    folder, metrics = trained(encoder, source, tmp_path / "run", method="probe", rare=rare, folds=0)
+    folder, _ = trained(encoder, source, tmp_path / "run", method="probe", rare=rare, folds=0)
     labels = json.loads((folder / "run.json").read_text())["data"]["labels"]
     assert labels == (["neg", "pos"] if rare == "drop" else ["neg", "other", "pos"])

@@ -28,13 +28,14 @@ def command(
     label: Annotated[str | None, _data("The label column.")] = None,
     task: Annotated[str | None, _data("single_label, multi_label or regression; told by the labels.")] = None,
     validation: Annotated[
-        str | None, _data("A file, the share of train to cut, or none. Default: folds below 1000 rows, else 0.1.")
+        str | None,
+        _data("A file, the share of train to cut, or none. Default: none below 100 rows, folds below 1000, else 0.1."),
     ] = None,
     test: Annotated[
-        str | None, _data("A file, the share of train to cut, or none. Default: none with folds, else 0.2.")
+        str | None, _data("A file, the share of train to cut, or none. Default: none below 1000 rows, else 0.2.")
     ] = None,
     folds: Annotated[
-        int | None, _data("Hold every row out once, then train on all; 0: never. Default: 5 below 1000 rows.")
+        int | None, _data("Hold every row out once, then train on all; 0: never. Default: 4 from 100 to 1000 rows.")
     ] = None,
     rare: Annotated[str, _data("Classes with one row: error, drop, or merge into 'other'.")] = "error",
     split_seed: Annotated[int, _data("Decides the cut.")] = 0,

@@ -30,7 +30,7 @@ FEW_ROWS_RATE = 0.5
 HEAD_RATE = 10.0
 # Below so many training rows, folds choose the epoch and the temperature; from there on a part is held out for that.
 FOLDS_BELOW = 1000
-FOLDS = 5
+FOLDS = 4
 # Below so many training rows the word embeddings stay as they are: most words are never seen in training.
 FROZEN_WORDS_BELOW = 5000
 # Small models need larger steps. (most parameters in millions, learning rate)

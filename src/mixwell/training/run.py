@@ -219,9 +219,14 @@ def prepare(settings: TrainSettings, folder: RunFolder, reporter: Reporter, reco
     reporter.end()
     trained = _fewest_trained(found.train.num_rows, folds)
     chosen = recipe.recipe(
-        found.train.num_rows, loaded.parameters, least_rows=trained, pooled=heads.is_pooled(loaded.model), new_head=loaded.new_head,
-        pairs="text_pair" in found.train.column_names, processes=runs.processes(),
-    )  # fmt: skip
+        found.train.num_rows,
+        loaded.parameters,
+        least_rows=trained,
+        pooled=heads.is_pooled(loaded.model),
+        new_head=loaded.new_head,
+        pairs="text_pair" in found.train.column_names,
+        processes=runs.processes(),
+    )
     filled = recipe.fill_in(settings, chosen)
     if settings.method == "auto" and found.train.num_rows < recipe.FEW_ROWS:
         filled = _for_few_rows(filled, loaded, notes)
@@ -240,7 +245,7 @@ def _for_few_rows(settings: TrainSettings, loaded: LoadedModel, notes: list[str]
         return settings
     notes.append(
         f"fewer than {recipe.FEW_ROWS} training rows: too few to choose or calibrate by, so method auto mixes "
-        f"({recipe.FEW_ROWS_MIXING}), which keeps probabilities honest without held-out rows; --folds 5 measures it"
+        f"({recipe.FEW_ROWS_MIXING}), which keeps probabilities honest without held-out rows; --folds 4 measures it"
     )
     return dataclasses.replace(settings, method=recipe.FEW_ROWS_MIXING)
 

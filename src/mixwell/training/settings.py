@@ -44,7 +44,7 @@ class TrainSettings:
         validation: a file, a share of train, `none` to hold nothing out, or None: folds for few rows, a tenth of train
             for many. `test` likewise; with folds, no test rows are cut unless asked for.
         folds: K: cross-fitting, in which every row is held out once and the final model is trained on all rows; 0 for
-            none, None to decide by the number of rows: below 100 nothing is held out, below 1000 there are 5.
+            none, None to decide by the number of rows: below 100 nothing is held out, below 1000 there are 4.
         rare: what to do with classes of one row: `error`, `drop` or `merge` (into one class, `other`).
         fraction: share of train to keep; with `per_class`, `max_train` and `sample_seed` see `TextData.sample`.
         model: `minilm`, a folder or a hub id.
