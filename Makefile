@@ -1,4 +1,4 @@
-# make demo: from nothing to a comparison on real weights.   make test: everything CI checks.
+# make demo: from nothing to a classifier on real weights.   make test: everything CI checks.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin

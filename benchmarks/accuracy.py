@@ -74,10 +74,9 @@ def main() -> None:
     import torch
 
     from mixwell import calibration, data, models
-    from mixwell.training import recipe
     from mixwell.prediction import logits
+    from mixwell.training import fit, quiet_libraries, recipe
     from mixwell.training.settings import TrainSettings
-    from mixwell.training import fit, quiet_libraries
 
     heads = ("data", "classes", "training rows", "plain script %", "mixwell %", "standard error", "within one",
              "same weights", "validation NLL", "after T", "test ECE %", "after T")  # fmt: skip

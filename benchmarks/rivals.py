@@ -3,9 +3,9 @@
     python benchmarks/rivals.py run --data DATA --records rivals.jsonl [--sizes 8pc,300] [--seeds 5] [--rivals ...]
     python benchmarks/rivals.py table --records rivals.jsonl
 
-DATA holds a folder per data set with train.jsonl.gz and test.jsonl.gz or validation.jsonl.gz. One line of the records is
-one training; it is not run again, and several processes may share the file. All rivals get the same training rows, drawn
-by the seed, and nothing else; the test rows are the same for all seeds, at most 1,000. `8pc` is 8 rows per class.
+DATA holds a folder per data set with train.jsonl.gz and test.jsonl.gz or validation.jsonl.gz. One line of the records
+is one training; it is not run again, and several processes may share the file. All rivals get the same training rows,
+drawn by the seed, and nothing else; the test rows are the same for all seeds, at most 1,000. `8pc` is 8 rows per class.
 
     mixwell   `mixwell train rows.csv`, then `mixwell predict`
     probe     logistic regression on normalised embeddings of the frozen encoder; C by 5-fold cross-validation
@@ -47,7 +47,9 @@ def read(folder: Path, split: str, label: str) -> list[dict[str, Any]]:
     return [{"text": row["text"], "pair": row.get("text_pair"), "label": row[label]} for row in rows]
 
 
-def draw(data: Path, name: str, size: str, seed: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def draw(
+    data: Path, name: str, size: str, seed: int, test_rows: int = TEST_ROWS
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Training rows of a size, by the seed, and the test rows. Files may be sorted by label, so all are shuffled."""
     folder, label = SETS[name]
     path = data / folder
@@ -62,8 +64,8 @@ def draw(data: Path, name: str, size: str, seed: int) -> tuple[list[dict[str, An
             counts[row["label"]] += 1
             if counts[row["label"]] <= int(size[:-2]):
                 kept.append(row)
-        return kept, test[:TEST_ROWS]
-    return train[: int(size)], test[:TEST_ROWS]
+        return kept, test[:test_rows]
+    return train[: int(size)], test[:test_rows]
 
 
 def joined(row: dict[str, Any]) -> str:
@@ -182,7 +184,12 @@ def by_trainer(train: list, test: list, labels: list[str], seed: int) -> Any:
     import numpy as np
     from datasets import Dataset
     from transformers import (
-        AutoModelForSequenceClassification, AutoTokenizer, DataCollatorWithPadding, Trainer, TrainingArguments, set_seed,
+        AutoModelForSequenceClassification,
+        AutoTokenizer,
+        DataCollatorWithPadding,
+        Trainer,
+        TrainingArguments,
+        set_seed,
     )  # fmt: skip
 
     from mixwell.models import resolve
@@ -260,24 +267,37 @@ def run(args: argparse.Namespace) -> None:
         for name in args.sets.split(",")
         for rival in args.rivals.split(",")
     ]
-    claims = Path(tempfile.gettempdir()) / f"{records.name}.claims"
     for job in jobs:
-        key = json.dumps(job, sort_keys=True)
-        with open(claims, "a+", encoding="utf-8") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            lock.seek(0)
-            done = {json.dumps(json.loads(line)["job"], sort_keys=True) for line in _lines(records)}
-            if key in done or key in lock.read().splitlines():
-                continue
-            lock.write(key + "\n")
-        result = {name: round(v, 5) if isinstance(v, float) else v for name, v in one(job, Path(args.data)).items()}
-        with open(records, "a", encoding="utf-8") as stream:
-            fcntl.flock(stream, fcntl.LOCK_EX)
-            stream.write(json.dumps({"job": job, "result": result}) + "\n")
-        print(job, result, flush=True)
+        if claimed(records, job):
+            result = one(job, Path(args.data))
+            written(records, job, result)
+            print(job, result, flush=True)
 
 
-def _lines(path: Path) -> list[str]:
+def claimed(records: Path, job: dict[str, Any]) -> bool:
+    """Take a job unless it is recorded, or another process of this machine has taken it."""
+    key = json.dumps(job, sort_keys=True)
+    claims = Path(tempfile.gettempdir()) / f"{records.name}.claims"
+    with open(claims, "a+", encoding="utf-8") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        lock.seek(0)
+        done = {json.dumps(json.loads(line)["job"], sort_keys=True) for line in lines(records)}
+        if key in done or key in lock.read().splitlines():
+            return False
+        lock.write(key + "\n")
+    return True
+
+
+def written(records: Path, job: dict[str, Any], result: dict[str, Any]) -> None:
+    """Add a line to the records."""
+    rounded = {name: round(value, 5) if isinstance(value, float) else value for name, value in result.items()}
+    with open(records, "a", encoding="utf-8") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        stream.write(json.dumps({"job": job, "result": rounded}) + "\n")
+
+
+def lines(path: Path) -> list[str]:
+    """Of a file that may not be there."""
     return path.read_text(encoding="utf-8").splitlines() if path.exists() else []
 
 
@@ -286,7 +306,7 @@ def table(args: argparse.Namespace) -> None:
     import numpy as np
 
     found: dict[tuple[str, str], dict[str, dict[int, Any]]] = defaultdict(lambda: defaultdict(dict))
-    for line in _lines(Path(args.records)):
+    for line in lines(Path(args.records)):
         record = json.loads(line)
         job = record["job"]
         found[job["size"], job["data"]][job["rival"]][job["seed"]] = record["result"]

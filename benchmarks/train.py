@@ -94,8 +94,7 @@ def main() -> None:
     import torch
 
     from mixwell import data, models
-    from mixwell.training import recipe
-    from mixwell.training import TrainSettings, fit, quiet_libraries
+    from mixwell.training import TrainSettings, fit, quiet_libraries, recipe
 
     if arguments.threads:
         torch.set_num_threads(arguments.threads)

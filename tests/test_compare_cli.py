@@ -116,14 +116,6 @@ def test_failed_cells(
     assert main(words(place, tmp_path / "out", "--retry-failed")) == 0
 
 
-def test_demo_says_what_failed(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
-    from mixwell.compare.engine import Failed
-
-    monkeypatch.setattr(runs, "make_engine", lambda *args: FakeEngine(lambda spec: Failed(spec.key, "disk full")))
-    assert main(["demo", "--output", str(tmp_path / "demo"), "--seeds", "2"]) == 2
-    assert "6 of 6 cells failed (first none, seed 0: disk full)" in capsys.readouterr().err
-
-
 def test_report(finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:  # noqa: F811
     assert main(["report", str(finished), "-f", "md"]) == 0
     assert capsys.readouterr().out.startswith("# Comparison")

@@ -200,3 +200,22 @@ def test_rare_classes(encoder: Path, tmp_path: Path, rare: str) -> None:
     folder, _ = trained(encoder, source, tmp_path / "run", method="probe", rare=rare, folds=0)
     labels = json.loads((folder / "run.json").read_text())["data"]["labels"]
     assert labels == (["neg", "pos"] if rare == "drop" else ["neg", "other", "pos"])
+
+
+def test_the_demo(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shortened; what it prints was just computed, and a second call shows the finished run."""
+    from mixwell.cli import main
+
+    monkeypatch.setattr("mixwell.demo.PER_CLASS", 9)
+    for name, value in (("EPOCHS", 1), ("LEAST_UPDATES", 1), ("FOLDS", 2)):
+        monkeypatch.setattr(f"mixwell.training.recipe.{name}", value)
+    monkeypatch.chdir(tmp_path)
+    assert main(["demo"]) == 0
+    first = capsys.readouterr()
+    metrics = json.loads((tmp_path / "demo-run" / "metrics.json").read_text())
+    assert f"{metrics['test']['before']['accuracy']:.4f}" in first.out
+    assert "probe" in first.err and "guessing" in first.err
+    assert "mixwell train YOUR.csv" in first.out
+    assert "amplify" not in first.out
+    assert main(["demo"]) == 0
+    assert "finished already" in capsys.readouterr().out

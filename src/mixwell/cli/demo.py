@@ -8,13 +8,10 @@ import typer
 
 
 def command(
-    output: Annotated[
-        str, typer.Option("--output", "-o", help="The folder for the records and the page.")
-    ] = "demo-run",
-    seeds: Annotated[int, typer.Option(min=1, help="Seeds for each method; 3 at least to know anything.")] = 3,
+    output: Annotated[str, typer.Option("--output", "-o", help="The run folder.")] = "demo-run",
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the result.")] = False,
 ) -> None:
-    """Compare plain training with AMPLIFY on the bundled messages and real weights, in a few minutes."""
+    """Train a calibrated classifier on sample messages with real weights, in a minute or two."""
     from mixwell.demo import demo
 
-    demo(output, seeds=seeds, quiet=quiet)
+    demo(output, quiet=quiet)
