@@ -42,7 +42,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def make_grid(place: Path, **changes: Any) -> grids.Grid:
     values = {"data": str(place / "films.csv"), "model": str(place / "tiny"), "seeds": 2, "methods": ["amplify"]}
-    return grids.make_grid({}, {**values, "settings": SETTINGS, **changes})
+    return grids.make_grid({}, {**values, "references": False, "settings": SETTINGS, **changes})
 
 
 @pytest.fixture(scope="session")
@@ -117,8 +117,13 @@ def test_labels() -> None:
 
 def test_plain_training_and_label_smoothing_are_always_there() -> None:
     made = grids.Grid(methods=["tmix", "none:label_smoothing=0.1"]).candidates("single_label")
-    assert [each.label for each in made] == ["none", "none[label_smoothing=0.1]", "tmix"]
-    assert [each.label for each in grids.Grid(methods=["tmix"]).candidates("regression")] == ["none", "tmix"]
+    assert [each.label for each in made] == ["none", "none[label_smoothing=0.1]", "probe", "tfidf", "tmix"]
+    made = grids.Grid(methods=["tmix"]).candidates("regression")
+    assert [each.label for each in made] == ["none", "probe", "tfidf", "tmix"]
+    made = grids.Grid(methods=["tmix", "probe"], references=False).candidates("regression")
+    assert [each.label for each in made] == ["none", "tmix", "probe"]
+    with pytest.raises(OptionError, match="has no option"):
+        candidate("tfidf", {"alpha": 1})
 
 
 def test_methods_as_texts() -> None:
@@ -143,7 +148,7 @@ def test_grid_file(tmp_path: Path) -> None:
     settings = grid.settings_list()
     assert [(s["epochs"], s["learning_rate"]) for s in settings] == [(4, 1e-4), (4, 2e-4)]
     assert settings[0]["arguments"] == {"max_grad_norm": 0.5}
-    assert [each.label for each in grid.candidates("single_label")][2:] == [
+    assert [each.label for each in grid.candidates("single_label")][4:] == [
         "tmix[alpha=0.5]",
         "amplify[alpha=0.2,layers=[0,1]]",
         "amplify[alpha=0.4,layers=[0,1]]",
@@ -273,7 +278,7 @@ def test_a_cell_is_a_run_of_train(place: Path, finished: Path, tmp_path: Path) -
     record = next(r for r in found if r.spec.label == "amplify" and r.spec.seed == 1)
     settings = TrainSettings(
         data=str(place / "films.csv"), model=str(place / "tiny"), method="amplify", seed=1,
-        output=str(tmp_path / "run"), **SETTINGS,
+        output=str(tmp_path / "run"), folds=0, **SETTINGS,
     )  # fmt: skip
     train(settings, quiet=True)
     table = pq.read_table(tmp_path / "run" / "predictions.parquet").to_pylist()
@@ -617,3 +622,22 @@ def test_formats() -> None:
     assert export.choose_format("csv", "a.html") == "csv"
     with pytest.raises(OptionError, match="did you mean 'html'"):
         export.choose_format("htm1", None)
+
+
+@pytest.mark.parametrize("task", ["single_label", "multi_label", "regression"])
+def test_what_needs_no_fine_tuning_is_a_row_too(place: Path, tmp_path: Path, task: str) -> None:
+    """The probe and TF-IDF, on every task, with outputs as any cell has."""
+    source = tmp_path / "films.csv"
+    value = {"single_label": "{}", "multi_label": "{}|film", "regression": "{}"}[task]
+    numbers = {"neg": "0.5", "pos": "1.5"} if task == "regression" else {"neg": "neg", "pos": "pos"}
+    lines = [(text, value.format(numbers[label])) for text, label in rows(90)]
+    write_csv(source, lines)
+    grid = make_grid(place, data=str(source), seeds=1, methods=["tmix"], references=True, task=task)
+    done = run(grid, tmp_path / "out", engine=InlineEngine)
+    assert not done.outcome.failed
+    records = Records(tmp_path / "out")
+    found = {record.spec.label: record for record in (records.read(key) for key in records.names())}
+    assert {"none", "probe", "tfidf", "tmix"} <= found.keys()
+    for name in ("probe", "tfidf"):
+        test = found[name].result["test"]["before"]
+        assert test.get("accuracy", test.get("micro_f1", 1 - test.get("mse", 0))) > 0.6

@@ -14,7 +14,21 @@ from mixwell.compare import run as runs
 from test_compare import FakeEngine, calm, finished, place  # noqa: F401
 from test_training import rows, run_command, write_csv
 
-FAST = ("--epochs", "1", "--batch-size", "16", "--learning-rate", "0.003", "--patience", "0", "--seeds", "2")
+FAST = (
+    "--epochs",
+    "1",
+    "--batch-size",
+    "16",
+    "--learning-rate",
+    "0.003",
+    "--patience",
+    "0",
+    "--seeds",
+    "2",
+    "--no-references",
+    "--methods",
+    "amplify",
+)
 
 
 @pytest.fixture

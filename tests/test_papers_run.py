@@ -519,7 +519,7 @@ def test_updates_of_one_batch_and_the_watched_test_set(smoke: Any) -> None:
 
 
 def test_repeated_batches_are_the_same_rows() -> None:
-    from mixwell.training import Repeated
+    from mixwell.training.fit import Repeated
 
     found = Repeated([{"x": 1}, {"x": 2}], 3)
     assert [batch["x"] for batch in found] == [1, 1, 1, 2, 2, 2] and len(found) == 6

@@ -118,6 +118,46 @@ def test_a_humble_start_is_as_sure_as_it_is_right() -> None:
     assert start == pytest.approx(held, abs=2e-3)
 
 
+# --- pairs -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_loss_of_pairs_by_hand() -> None:
+    import torch
+
+    from mixwell.training.contrastive import pair_loss
+
+    draw = torch.Generator().manual_seed(0)
+    features = torch.randn(7, 5, generator=draw, dtype=torch.float64)
+    labels = torch.tensor([0, 1, 0, 2, 1, 0, 3])
+    same, other = [], []
+    for one in range(7):
+        for two in range(7):
+            if one == two:
+                continue
+            cosine = float(features[one] @ features[two] / features[one].norm() / features[two].norm())
+            if labels[one] == labels[two]:
+                same.append((1 - cosine) ** 2)
+            else:
+                other.append(cosine**2)
+    assert float(pair_loss(features, labels)) == pytest.approx(np.mean(same) + np.mean(other))
+    alone = pair_loss(features[:1].requires_grad_(), labels[:1])
+    assert float(alone.detach()) == 0 and alone.requires_grad
+
+
+@given(st.lists(st.integers(1, 9), min_size=2, max_size=40), st.integers(2, 16), st.integers(0, 5))
+def test_batches_of_pairs(sizes: list[int], size: int, seed: int) -> None:
+    """Two classes at least, two rows of a class where it has them, no row twice."""
+    from mixwell.training.contrastive import draw_batch
+
+    labels = np.repeat(np.arange(len(sizes)), sizes)
+    places = [np.flatnonzero(labels == each) for each in range(len(sizes))]
+    found = draw_batch(places, size, np.random.default_rng(seed))
+    assert len(set(found)) == len(found)
+    counts = np.bincount(labels[found], minlength=len(sizes))
+    assert (counts > 0).sum() >= 2
+    assert all(count == 0 or count >= min(2, have) for count, have in zip(counts, sizes))
+
+
 # --- what held-out rows decide ----------------------------------------------------------------------------------------
 
 

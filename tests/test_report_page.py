@@ -93,7 +93,7 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> Records:
             )
         values: dict[str, Any] = {
             "data": str(folder), "model": str(place / "tiny"), "seeds": SEEDS, "methods": METHODS,
-            "settings": {**BASE, **SETTINGS},
+            "settings": {**BASE, **SETTINGS}, "references": False,
         }  # fmt: skip
         if number == 2:
             values["fractions"] = [0.5, 1.0]
@@ -417,6 +417,7 @@ def test_a_regression_has_a_page(browser: Any, tmp_path: Path) -> None:
         "seeds": 3,
         "methods": ["amplify"],
         "task": "regression",
+        "references": False,
     }
     found = Records(tmp_path / "out")
     found.create()

@@ -46,6 +46,16 @@ def job(kind: str, values: dict[str, Any] | None, folder: str, blow: str, code: 
                 die()
 
         torch.save = half
+    elif blow.startswith("fold"):
+        from mixwell.training import run as runner
+
+        turns, write = [int(blow.split()[1])], runner.write_json
+
+        def at_turn(*args: Any, **kwargs: Any) -> None:
+            turns[0] -= 1
+            (die if not turns[0] else write)(*args, **kwargs)
+
+        runner.write_json = at_turn
     elif blow == "manifest":
         runs.write_json = die
     elif blow == "model":
@@ -195,6 +205,42 @@ def test_stop_after_training(processes: Any, undisturbed: Any, tmp_path: Path, n
     same(undisturbed[1], tmp_path / "run")
 
 
+FOLDED = {"folds": 3, "epochs": 2, "patience": 0, "save_steps": None}
+
+
+@pytest.fixture(scope="module")
+def folded(processes: Any, undisturbed: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with folds that nothing disturbed."""
+    output = tmp_path_factory.mktemp("folded") / "whole"
+    assert finish(processes, "train", disturbed(undisturbed, output, **FOLDED)) == 0
+    return output
+
+
+# After a fold's numbers and before its mark; while the final training writes; when all is trained.
+@pytest.mark.parametrize("blow", ["fold 1", "fold 3", "torch.save 1", "manifest", "model", "metrics", "cleaning"])
+def test_kill_with_folds(processes: Any, undisturbed: Any, folded: Path, tmp_path: Path, blow: str) -> None:
+    wanted = disturbed(undisturbed, tmp_path / "run", **FOLDED)
+    assert finish(processes, "train", wanted, blow) == -signal.SIGKILL
+    assert finish(processes, "resume", wanted) == 0
+    same(folded, tmp_path / "run")
+
+
+@pytest.mark.parametrize("seed", range(max(2, KILLS // 4)))
+def test_random_kills_with_folds(processes: Any, undisturbed: Any, folded: Path, tmp_path: Path, seed: int) -> None:
+    draw = random.Random(100 + seed)
+    wanted = disturbed(undisturbed, tmp_path / "run", **FOLDED)
+    for _ in range(3):
+        kind = "resume" if (tmp_path / "run" / "run.json").exists() else "train"
+        child, _ = start(processes, kind, wanted)
+        child.join(draw.uniform(0.2, 1.0) * undisturbed[2])
+        if child.is_alive():
+            os.kill(child.pid, signal.SIGKILL)
+            child.join()
+    kind = "resume" if (tmp_path / "run" / "run.json").exists() else "train"
+    assert finish(processes, kind, wanted) == 0
+    same(folded, tmp_path / "run")
+
+
 def test_grouping_accumulation_and_early_stopping(processes: Any, undisturbed: Any, tmp_path: Path) -> None:
     options = {"group_by_length": True, "learning_rate": 0.02, "patience": 1, "epochs": 8, "best_metric": "accuracy",
                "arguments": {"gradient_accumulation_steps": 2}}  # fmt: skip
@@ -211,19 +257,19 @@ def test_grouping_accumulation_and_early_stopping(processes: Any, undisturbed: A
 def test_corrupt_checkpoint(
     processes: Any, undisturbed: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    from mixwell.runs import RunFolder
+    from mixwell.runs import RunFolder, newest_checkpoint
 
     wanted = disturbed(undisturbed, tmp_path / "run")
     assert finish(processes, "train", wanted, "metrics") == -signal.SIGKILL
     folder = RunFolder(tmp_path / "run")
-    newest, notes = folder.newest_checkpoint()
+    newest, notes = newest_checkpoint(folder.checkpoints)
     assert newest is not None
     assert not notes
     weights = newest / "model.safetensors"
     content = bytearray(weights.read_bytes())
     content[-5] ^= 1
     weights.write_bytes(content)
-    older, notes = folder.newest_checkpoint()
+    older, notes = newest_checkpoint(folder.checkpoints)
     assert older is not None
     assert older != newest
     assert "model.safetensors was changed" in notes[0]
@@ -233,7 +279,7 @@ def test_corrupt_checkpoint(
 
 def test_the_best_checkpoint_is_lost(processes: Any, undisturbed: Any, tmp_path: Path) -> None:
     """Without the weights of the best epoch the run goes back far enough to make them again."""
-    from mixwell.runs import RunFolder, read_state
+    from mixwell.runs import RunFolder, newest_checkpoint, read_state
 
     options = {"learning_rate": 0.02, "patience": 3, "epochs": 8}
     whole = disturbed(undisturbed, tmp_path / "whole", **options)
@@ -241,12 +287,12 @@ def test_the_best_checkpoint_is_lost(processes: Any, undisturbed: Any, tmp_path:
     wanted = disturbed(undisturbed, tmp_path / "run", **options)
     assert finish(processes, "train", wanted, "metrics") == -signal.SIGKILL
     folder = RunFolder(tmp_path / "run")
-    newest, _ = folder.newest_checkpoint()
+    newest, _ = newest_checkpoint(folder.checkpoints)
     assert newest is not None
     best = read_state(newest)["best_global_step"]
     assert newest.name != f"checkpoint-{best}"
     shutil.rmtree(folder.checkpoints / f"checkpoint-{best}")
-    start, notes = folder.newest_checkpoint()
+    start, notes = newest_checkpoint(folder.checkpoints)
     assert start is None or int(start.name.split("-")[1]) < best
     assert f"the best before it, checkpoint {best}, is lost" in notes[0]
     assert finish(processes, "resume", wanted) == 0

@@ -88,12 +88,33 @@ def test_nothing_held_out(encoder: Path, films: Path, tmp_path: Path) -> None:
     assert "nothing was measured" in (folder / "model" / "README.md").read_text()
 
 
-def test_few_rows_are_mixed(encoder: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("pairs", [False, True])
+def test_few_rows_have_methods_of_their_own(encoder: Path, tmp_path: Path, pairs: bool) -> None:
     few = write_csv(tmp_path / "few.csv", rows(24))
-    folder, metrics = trained(encoder, few, tmp_path / "run", epochs=2)
-    assert metrics["method"]["method"] == "manifold"
+    if pairs:
+        few.write_text("text,text_pair,label\n" + "".join(f"{text},so,{label}\n" for text, label in rows(24)))
+    folder, metrics = trained(encoder, few, tmp_path / "run", epochs=2, batch_size=8)
+    assert metrics["method"]["method"] == ("manifold" if pairs else "contrastive")
     assert metrics["folds"] == 0
     assert "fewer than 100 training rows" in " ".join(json.loads((folder / "run.json").read_text())["notes"])
+
+
+@pytest.mark.parametrize("options", [{"folds": 2}, {"validation": 0.2, "test": 0.2}, {"validation": "none"}])
+def test_tuned_by_pairs(encoder: Path, films: Path, tmp_path: Path, options: dict[str, Any]) -> None:
+    """The saved model is an encoder whose features have length 1, and the same twice over."""
+    from safetensors.numpy import load_file
+
+    from mixwell.prediction import Classifier
+
+    made = []
+    for name in ("one", "two"):
+        folder, metrics = trained(encoder, films, tmp_path / name, method="contrastive", **options)
+        assert metrics["method"]["method"] == "contrastive"
+        made.append(load_file(str(folder / "model" / "model.safetensors")))
+    assert all(np.array_equal(value, made[1][name]) for name, value in made[0].items())
+    assert Classifier.load(tmp_path / "one").model.config.normalize
+    if "folds" in options:
+        assert metrics["out_of_fold"]["before"]["accuracy"] > 0.7
 
 
 @pytest.mark.parametrize("pairs", [False, True])
@@ -160,6 +181,7 @@ def test_the_same_probabilities_everywhere(folded: Path, tmp_path: Path) -> None
 
 
 WRONG = {
+    "numbers by pairs": (["--method", "contrastive", "--task", "regression", "--label", "label"], "label"),
     "one fold": (["--folds", 1], "folds"),
     "folds and validation": (["--folds", 3, "--validation", 0.2], "leave one of them out"),
     "more folds than texts": (["--folds", 100], "fewer folds"),

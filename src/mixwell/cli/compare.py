@@ -61,6 +61,9 @@ def command(
     trust_remote_code: Annotated[
         bool | None, _model("--trust-remote-code", help="Run code that comes with the model.")
     ] = None,
+    references: Annotated[
+        bool | None, _model(help="Add a probe on the frozen model and TF-IDF, which train no Transformer.")
+    ] = None,
     pooling: Annotated[
         str | None, _model(help="auto (as the encoder was trained), model (the architecture's head), mean, cls, last.")
     ] = None,
@@ -148,6 +151,7 @@ def command(
         "data": data or None,
         "model": model,
         "trust_remote_code": trust_remote_code,
+        "references": references,
         "methods": None if methods is None else grids.split_methods(methods),
         "fractions": grids.numbers(fractions, float, "--fractions"),
         "per_class": grids.numbers(per_class, int, "--per-class"),

@@ -21,9 +21,11 @@ EPOCHS = 6
 LEAST_UPDATES = 60
 MOST_EPOCHS = 60
 # With fewer training rows than this nothing can be held out that would tell anything. What choices and a temperature
-# would have done is left to mixing: its probabilities are honest without a validation row.
+# would have done is left to methods whose probabilities are honest without a validation row: pairs of texts and a
+# logistic regression, or mixing where there are no single classes.
 FEW_ROWS = 100
-FEW_ROWS_MIXING = "manifold"
+FEW_ROWS_METHODS = ("contrastive", "manifold")
+CONTRASTIVE_UPDATES = 80
 # Few rows also want smaller steps.
 FEW_ROWS_RATE = 0.5
 # A new head has to find its scale; at the encoder's learning rate it is still growing when training ends.

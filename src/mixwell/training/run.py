@@ -23,7 +23,7 @@ from mixwell.errors import MixwellError, OptionError, RunError
 from mixwell.files import atomic_path, write_json
 from mixwell.progress import Reporter, make_reporter, training_arguments
 from mixwell.runs import RunFolder
-from mixwell.training import advice, heads, probe, recipe
+from mixwell.training import advice, contrastive, heads, probe, recipe
 from mixwell.training.fit import FitResult, fit, method_options, quiet_libraries
 from mixwell.training.folds import assign_folds
 from mixwell.training.held_out import HeldOut, at_epoch, best_epoch, probe_is_better, validation_parts
@@ -229,25 +229,39 @@ def prepare(settings: TrainSettings, folder: RunFolder, reporter: Reporter, reco
     )
     filled = recipe.fill_in(settings, chosen)
     if settings.method == "auto" and found.train.num_rows < recipe.FEW_ROWS:
-        filled = _for_few_rows(filled, loaded, notes)
+        filled = _for_few_rows(filled, found, loaded, notes)
     ready = Ready(filled, found, loaded, rows, length, folds, notes)
     ready.mixer = _try(ready, folder, trained)
     return ready
 
 
-def _for_few_rows(settings: TrainSettings, loaded: LoadedModel, notes: list[str]) -> TrainSettings:
-    """Mix instead of choosing by rows that are not there, where the model can be mixed so."""
+def _for_few_rows(settings: TrainSettings, data: TextData, loaded: LoadedModel, notes: list[str]) -> TrainSettings:
+    """The method for too few rows to choose or calibrate by."""
     from mixwell.mixer import attach
 
-    try:
-        attach(loaded.model, recipe.FEW_ROWS_MIXING, **settings.method_options).detach()
-    except MixwellError:
-        return settings
+    pairs, mixing = recipe.FEW_ROWS_METHODS
+    if heads.is_pooled(loaded.model) and data.task == calibration.SINGLE and not _pairs(data) and _free(settings):
+        method, why = pairs, "learns from all pairs of texts"
+    else:
+        try:
+            attach(loaded.model, mixing, **settings.method_options).detach()
+        except MixwellError:
+            return settings
+        method, why = mixing, "keeps probabilities honest without held-out rows"
     notes.append(
-        f"fewer than {recipe.FEW_ROWS} training rows: too few to choose or calibrate by, so method auto mixes "
-        f"({recipe.FEW_ROWS_MIXING}), which keeps probabilities honest without held-out rows; --folds 4 measures it"
+        f"fewer than {recipe.FEW_ROWS} training rows, too few to choose or calibrate by: method auto takes {method}, "
+        f"which {why}; --folds 4 measures it"
     )
-    return dataclasses.replace(settings, method=recipe.FEW_ROWS_MIXING)
+    return dataclasses.replace(settings, method=method)
+
+
+def _free(settings: TrainSettings) -> bool:
+    """Whether nothing was asked for that a logistic regression does not have."""
+    return not (settings.method_options or settings.label_smoothing or settings.class_weights != "none")
+
+
+def _pairs(data: TextData) -> bool:
+    return "text_pair" in data.train.column_names
 
 
 def _check_same(settings: TrainSettings, folder: RunFolder, record: dict[str, Any], found: TextData) -> None:
@@ -304,6 +318,8 @@ def _try(ready: Ready, folder: RunFolder, trained: int) -> dict[str, Any]:
         raise OptionError(
             f"start=probe: model {settings.model} has its architecture's head; take --pooling mean or --start random"
         )
+    if settings.method == "contrastive" and (ready.task != calibration.SINGLE or _pairs(ready.data)):
+        raise OptionError("method contrastive needs single texts with one class each; use another method")
     if settings.method in FROZEN:
         return {"method": settings.method, "options": {}}
     assert settings.batch_size is not None and settings.learning_rate is not None
@@ -333,7 +349,9 @@ def learn(ready: Ready, folder: RunFolder, reporter: Reporter) -> Outcome:
     reporter.say(sentences[0])
     frozen = settings.method in FROZEN
     held: HeldOut | None
-    if frozen:
+    if settings.method == "contrastive":
+        fitted, held = _no_training(ready), base.contrastive_held_out(folder, reporter)
+    elif frozen:
         fitted, held = _no_training(ready), shown
     elif ready.folds is not None:
         fitted, held = _by_folds(ready, base, folder, reporter)
@@ -341,17 +359,20 @@ def learn(ready: Ready, folder: RunFolder, reporter: Reporter) -> Outcome:
         fitted, held = _directly(ready, base, folder, reporter)
     method = settings.method if frozen else settings.mixing
     warnings: list[str] = []
-    if held is not None and held_probe is not None and not frozen:
+    if held is not None and held_probe is not None and settings.method != "probe":
         take_probe = settings.method == "auto" and base.model is not None and probe_is_better(held, held_probe)
         sentences.append(advice.closing(held, held_probe, taken=take_probe))
         reporter.say(sentences[-1])
         if take_probe:
             baselines["fine_tuned"] = _measured(held)
             held, method, frozen = held_probe, "probe", True
+            settings = dataclasses.replace(settings, method="probe")
         elif probe_is_better(held, held_probe):
             warnings.append(advice.NOT_ABOVE_PROBE)
         warnings += advice.about_training(fitted, settings)
-    if frozen:
+    if settings.method == "contrastive":
+        base.tune(np.arange(len(base.y)), reporter)
+    elif frozen:
         base.deploy()
     elif ready.folds is not None:
         fitted = _final(ready, base, fitted, folder, reporter)
@@ -413,6 +434,44 @@ class Probing:
         parts = validation_parts(len(outputs))
         return HeldOut("validation", outputs, ready.labels("validation"), ready.task, parts)
 
+    def tune(self, rows: Any, reporter: Reporter) -> None:
+        """Tune the encoder by pairs of some training rows, and end with a logistic regression on its features."""
+        ready, settings, model = self.ready, self.ready.settings, self.ready.loaded.model
+        assert settings.learning_rate is not None and settings.batch_size is not None
+        self.restore()
+        model.config.normalize = True
+        chosen = ready.rows["train"].select(rows)
+        reporter.begin(recipe.CONTRASTIVE_UPDATES, 0)
+        contrastive.tune(
+            model, ready.loaded.tokenizer, chosen, self.y[rows], learning_rate=settings.learning_rate,
+            batch_size=settings.batch_size, seed=settings.seed, freeze_words=bool(settings.freeze_words),
+            progress=reporter.step,
+        )  # fmt: skip
+        reporter.end()
+        x = probe.features(model, ready.loaded.tokenizer, chosen, settings.eval_batch_size)
+        fitted = probe.fit_probe(x, self.y[rows], ready.task, self.classes, strength=contrastive.STRENGTH)
+        probe.put_into(model.classifier, fitted)
+
+    def contrastive_held_out(self, folder: RunFolder, reporter: Reporter) -> HeldOut | None:
+        """What models tuned by pairs say about held-out rows, where some are held out."""
+        from mixwell.prediction import logits
+
+        ready = self.ready
+        model, tokenizer, size = ready.loaded.model, ready.loaded.tokenizer, ready.settings.eval_batch_size
+        if ready.folds is not None:
+            found = np.zeros((len(self.y), self.classes))
+            for fold in range(int(ready.folds.max()) + 1):
+                out = np.flatnonzero(ready.folds == fold)
+                reporter.say(f"fold {fold + 1} of {int(ready.folds.max()) + 1}: {len(out)} rows held out")
+                self.tune(np.flatnonzero(ready.folds != fold), reporter)
+                found[out] = logits(model, tokenizer, ready.rows["train"].select(out), batch_size=size)
+            return HeldOut("out_of_fold", found, self.y, ready.task, ready.folds)
+        if "validation" not in ready.rows:
+            return None
+        self.tune(np.arange(len(self.y)), reporter)
+        outputs = logits(model, tokenizer, ready.rows["validation"], batch_size=size).astype(np.float64)
+        return HeldOut("validation", outputs, ready.labels("validation"), ready.task, validation_parts(len(outputs)))
+
     def deploy(self) -> None:
         """Make the probe the model of the run."""
         assert self.model is not None
@@ -423,6 +482,8 @@ class Probing:
     def restore(self) -> None:
         """Give the model its first weights back."""
         model = self.ready.loaded.model
+        if heads.is_pooled(model):
+            model.config.normalize = False
         model.load_state_dict(self.first)
         model.zero_grad(set_to_none=True)
 

@@ -24,8 +24,8 @@ RARE = ("error", "drop", "merge")
 BEFORE = {
     "pooling": "model", "start": "random", "head_rate": 1.0, "freeze_words": False, "folds": 0, "rare": "error",
 }  # fmt: skip
-# Methods that train a classifier on features that stay as they are.
-FROZEN = ("probe",)
+# Methods that end in a logistic regression: on features that stay as they are, or on those tuned by pairs of texts.
+FROZEN = ("probe", "contrastive")
 
 
 def mixing_of(method: str) -> str:
@@ -51,8 +51,8 @@ class TrainSettings:
         trust_remote_code: run code that comes with the model.
         pooling: how tokens become one vector: `auto`, `model`, `mean`, `cls` or `last`; see `mixwell.training.heads`.
         method: a name of `mixwell.methods()`, with `method_options`; `probe` for a logistic regression on frozen
-            features; `auto` for plain fine-tuning or the probe, whichever does better on held-out rows, or mixing
-            where there are too few rows to hold any out.
+            features; `contrastive` for one on features tuned by pairs of texts; `auto` for plain fine-tuning or the
+            probe, whichever does better on held-out rows, or `contrastive` where rows are too few to hold any out.
         start: where the head starts, `probe` or `random`; with `epochs`, `batch_size`, `learning_rate`, `head_rate`
             and `freeze_words` None for the recipe's (`mixwell.training.recipe`).
         epochs: the most epochs.
