@@ -142,7 +142,7 @@ def test_grid_file(tmp_path: Path) -> None:
         "[settings]\nepochs = 3\nlearning_rate = [1e-4, 2e-4]\n[settings.arguments]\nmax_grad_norm = 0.5\n"
     )
     grid = grids.make_grid(grids.read_grid(file), {"seeds": None, "max_test": 10, "settings": {"epochs": 4}})
-    assert grid.sources() == [DataSource("a.csv", text="t"), DataSource("b.csv", text="t")]
+    assert grid.sources() == [DataSource(name, text="t", keep_together=True) for name in ("a.csv", "b.csv")]
     assert grid.seed_list() == [3, 5] and grid.max_test == 10
     assert [each.title for each in grid.samples()] == ["10 % of train", "all of train", "8 rows a class"]
     settings = grid.settings_list()
@@ -641,3 +641,25 @@ def test_what_needs_no_fine_tuning_is_a_row_too(place: Path, tmp_path: Path, tas
     for name in ("probe", "tfidf"):
         test = found[name].result["test"]["before"]
         assert test.get("accuracy", test.get("micro_f1", 1 - test.get("mse", 0))) > 0.6
+
+
+def test_a_comparison_needs_held_out_rows_and_a_head_that_can_start(place: Path) -> None:
+    for split in ("validation", "test"):
+        with pytest.raises(OptionError, match=f"needs {split} rows"):
+            plan(make_grid(place, **{split: "none"}))
+    with pytest.raises(OptionError, match="start=probe"):
+        plan(make_grid(place, settings={**SETTINGS, "start": "probe"}))
+    with pytest.raises(OptionError, match="has no option"):
+        plan(make_grid(place, methods=["probe:alpha=1"]))
+    with pytest.raises(OptionError, match="references must be true or false"):
+        make_grid(place, references="no")
+
+
+def test_settings_that_came_later_do_not_rename_older_cells(cells: list[CellSpec]) -> None:
+    from mixwell.training.settings import BEFORE
+
+    now = replace(cells[0], settings={**cells[0].settings, **{k: BEFORE[k] for k in ("pooling", "start", "head_rate",
+                                                                                     "freeze_words")}})  # fmt: skip
+    older = replace(now, settings={name: value for name, value in now.settings.items() if name not in BEFORE})
+    assert now.key == older.key
+    assert replace(now, settings={**now.settings, "pooling": "mean"}).key != now.key

@@ -616,6 +616,7 @@ def test_iter_rows(tmp_path: Path) -> None:
         "text": "first 4",
         "text_pair": "second 4",
         "record": {"id": "4", "sentence1": "first 4", "sentence2": "second 4"},
+        "others": {"id": "4"},
     }
     assert "text_pair" not in next(data.iter_rows(path, text="sentence2"))[0]
 

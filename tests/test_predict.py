@@ -188,7 +188,9 @@ def test_columns_of_training_are_known(tiny: Path, tmp_path: Path, capsys: pytes
     train(settings(tiny, source, tmp_path / "run", epochs=1, text="body"), quiet=True)
     assert main("predict", tmp_path / "run", source, "-f", "jsonl") == 0
     said = capsys.readouterr()
-    assert json.loads(said.out.splitlines()[0])["text"] == rows(60)[0][0]
+    found = json.loads(said.out.splitlines()[0])
+    assert (found["text"], found["body"]) == ("nothing here", rows(60)[0][0])
+    assert "predicted_text" not in found
     assert said.err == ""
     write_csv(source, [("a great film", "pos")], "sentence,label")
     assert main("predict", tmp_path / "run", source) == 0
@@ -238,3 +240,63 @@ def test_code_of_the_model_runs_only_if_asked(run: Path, tmp_path: Path) -> None
     with pytest.raises(OptionError, match="--trust-remote-code"):
         Classifier.load(copy)
     assert Classifier.load(copy, trust_remote_code=True).predict(["a film"]).labels
+
+
+def test_other_columns_are_kept_and_never_taken_for_ours(run: Path, tmp_path: Path) -> None:
+    """Names that we would use, a title that equals the text, rows without a column, types that change."""
+    import pyarrow.parquet as pq
+
+    source = tmp_path / "new.csv"
+    source.write_text("id,title,text,label,predicted_label,probability\n7,a good film,a good film,mine,theirs,0.5\n")
+    assert main("predict", run, source, "-o", tmp_path / "out.csv") == 0
+    with open(tmp_path / "out.csv", newline="") as stream:
+        (found,) = csv.DictReader(stream)
+    assert (found["id"], found["title"], found["label"], found["probability"]) == ("7", "a good film", "mine", "0.5")
+    assert found["predicted_label"] in ("pos", "neg") and float(found["predicted_probability"]) >= 0.5
+    assert main("predict", run, source, "-o", tmp_path / "out.parquet") == 0
+    assert pq.read_table(tmp_path / "out.parquet").to_pylist()[0]["id"] == "7"
+    assert main("predict", run, source, "-o", tmp_path / "only.csv", "--only-predictions") == 0
+    assert (tmp_path / "only.csv").read_text().startswith("row,text,label,probability,p_neg,p_pos\n")
+    ragged = tmp_path / "ragged.jsonl"
+    ragged.write_text('{"text": "good", "a": 1}\n{"text": "bad", "b": [1]}\n{"text": "dull", "a": "x"}\n')
+    assert main("predict", run, ragged, "-o", tmp_path / "ragged.csv") == 0
+    assert main("predict", run, ragged, "-o", tmp_path / "again.jsonl") == 0
+    assert json.loads((tmp_path / "again.jsonl").read_text().splitlines()[1])["b"] == [1]
+    assert main("predict", run, ragged, "-o", tmp_path / "ragged.parquet") == 2
+    assert not (tmp_path / "ragged.parquet").exists()
+
+
+def test_rows_without_text_are_skipped_if_asked(
+    run: Path, classifier: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import pyarrow.parquet as pq
+
+    source = tmp_path / "new.csv"
+    source.write_text("text,id\n" + ",1\n" * 20 + "a good film,2\n,3\nan awful plot,4\n")
+    assert main("predict", run, source, "-o", tmp_path / "out.parquet") == 2
+    assert main("predict", run, source, "-o", tmp_path / "out.parquet", "--on-empty", "skip", "--batch-size", 1) == 0
+    assert "skipped: column 'text' is empty" in capsys.readouterr().err
+    assert pq.read_table(tmp_path / "out.parquet")["row"].to_pylist() == [21, 23]
+    assert sum(len(batch) for batch in classifier.records(source, on_empty="skip")) == 2
+    assert main("predict", run, source, "--on-empty", "drop") == 2
+
+
+def test_one_text_several_and_columns_of_pandas(run: Path, classifier: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    import pandas as pd
+
+    one = classifier.predict("a good film")
+    assert len(one.labels) == 1
+    for many in (
+        pd.Series(["a good film", "so dull"]),
+        np.array(["a good film", "so dull"]),
+        ("a good film", "so dull"),
+    ):
+        found = classifier.predict(many)
+        assert len(found.labels) == 2
+        assert np.allclose(found.probabilities[0], one.probabilities[0], atol=1e-6)
+    for wrong in (None, 3, ["a", 4], pd.DataFrame({"text": ["a"]})):
+        with pytest.raises(OptionError):
+            classifier.predict(wrong)
+    assert main("predict", run, "a good film", "so dull") == 0
+    assert len(capsys.readouterr().out.splitlines()) == 3
+    assert main("predict", run, "a good film", "new.csv") == 2

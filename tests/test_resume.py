@@ -205,6 +205,18 @@ def test_stop_after_training(processes: Any, undisturbed: Any, tmp_path: Path, n
     same(undisturbed[1], tmp_path / "run")
 
 
+def test_nothing_held_out_and_killed_between_epochs(processes: Any, undisturbed: Any, tmp_path: Path) -> None:
+    """Without an evaluation, too, the next epoch begins with the random state that a checkpoint has."""
+    options = {"folds": None, "validation": "none", "test": 0.2, "epochs": 3, "save_steps": None}
+    whole = disturbed(undisturbed, tmp_path / "whole", **options)
+    assert finish(processes, "train", whole) == 0
+    wanted = disturbed(undisturbed, tmp_path / "run", **options)
+    steps = -(-96 // wanted.batch_size)
+    assert finish(processes, "train", wanted, f"signal {int(signal.SIGTERM)} {steps - 1}") == 100 + signal.SIGTERM
+    assert finish(processes, "resume", wanted) == 0
+    same(tmp_path / "whole", tmp_path / "run")
+
+
 FOLDED = {"folds": 3, "epochs": 2, "patience": 0, "save_steps": None}
 
 
@@ -221,7 +233,8 @@ def folded(processes: Any, undisturbed: Any, tmp_path_factory: pytest.TempPathFa
 def test_kill_with_folds(processes: Any, undisturbed: Any, folded: Path, tmp_path: Path, blow: str) -> None:
     wanted = disturbed(undisturbed, tmp_path / "run", **FOLDED)
     assert finish(processes, "train", wanted, blow) == -signal.SIGKILL
-    assert finish(processes, "resume", wanted) == 0
+    kind = "resume" if (tmp_path / "run" / "run.json").exists() else "train"
+    assert finish(processes, kind, wanted) == 0
     same(folded, tmp_path / "run")
 
 

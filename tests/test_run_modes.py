@@ -181,6 +181,8 @@ def test_the_same_probabilities_everywhere(folded: Path, tmp_path: Path) -> None
 
 
 WRONG = {
+    "steps with folds": (["--folds", 2, "--set", "max_steps=3"], "max_steps"),
+    "metric with folds": (["--folds", 2, "--best-metric", "accuracy"], "best_metric"),
     "numbers by pairs": (["--method", "contrastive", "--task", "regression", "--label", "label"], "label"),
     "one fold": (["--folds", 1], "folds"),
     "folds and validation": (["--folds", 3, "--validation", 0.2], "leave one of them out"),
@@ -241,3 +243,32 @@ def test_the_demo(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatc
     assert "amplify" not in first.out
     assert main(["demo"]) == 0
     assert "finished already" in capsys.readouterr().out
+
+
+def test_held_out_rows_that_exist_are_used(encoder: Path, tmp_path: Path) -> None:
+    """Few training rows, but a validation file: method auto chooses by it, and the temperature is fitted on it."""
+    few, held = write_csv(tmp_path / "few.csv", rows(60)), write_csv(tmp_path / "held.csv", rows(120, seed=5))
+    _, metrics = trained(encoder, few, tmp_path / "run", validation=str(held), epochs=2)
+    assert metrics["method"]["method"] in ("none", "probe")
+    assert metrics["validation"]["rows"] == 120
+
+
+def test_equal_texts_are_nothing_to_learn_from(encoder: Path, tmp_path: Path) -> None:
+    from mixwell.errors import DataError
+
+    same = write_csv(tmp_path / "same.csv", [("a film", "pos"), ("a film", "neg")] * 10)
+    with pytest.raises(DataError, match="all training texts are the same"):
+        trained(encoder, same, tmp_path / "run")
+
+
+def test_truncation_elsewhere_cuts_where_training_did(encoder: Path, films: Path, tmp_path: Path) -> None:
+    from transformers import pipeline
+
+    from mixwell.prediction import Classifier
+
+    folder, _ = trained(encoder, films, tmp_path / "run", method="probe", max_length=8)
+    text = "the film was so very good and the plot is a scene that was too bright it is"
+    ours = Classifier.load(folder).predict(text)
+    theirs = pipeline("text-classification", str(folder / "model"))(text, truncation=True)[0]
+    assert theirs["label"] == ours.labels[0]
+    assert theirs["score"] == pytest.approx(ours.confidence(0), abs=1e-6)

@@ -210,7 +210,12 @@ def write_model(target: Path, record: dict[str, Any], ready: Ready, metrics: dic
     finally:
         if inside:
             scale_logits(model, temperature)
-    ready.loaded.tokenizer.save_pretrained(str(target))
+    tokenizer, longest = ready.loaded.tokenizer, ready.loaded.tokenizer.model_max_length
+    tokenizer.model_max_length = ready.length  # so that truncation elsewhere cuts where training did
+    try:
+        tokenizer.save_pretrained(str(target))
+    finally:
+        tokenizer.model_max_length = longest
     about = {
         "format": MODEL_FORMAT,
         "task": data.task,
@@ -272,7 +277,8 @@ def _elsewhere(kind: str) -> list[str]:
         return ["`transformers.pipeline` loads the folder too and gives the same probabilities."]
     return [
         "`transformers.pipeline` gives the same probabilities: after `import mixwell`, or without mixwell by",
-        "`pipeline('text-classification', 'this/folder', trust_remote_code=True)`, which runs the code in it.",
+        "`pipeline('text-classification', 'this/folder', trust_remote_code=True)`, which runs the code in it. For long",
+        "texts add `truncation=True` to the call.",
     ]
 
 
@@ -332,8 +338,9 @@ def card(record: dict[str, Any], metrics: dict[str, Any]) -> str:
         lines.append("No rows were held out, so nothing was measured.")
     else:
         lines += _numbers(metrics, shown)
-    if temperature is not None and shown is not None:
-        rows = (metrics.get("out_of_fold") or metrics.get("validation") or metrics[shown])["rows"]
+    chosen_on = metrics.get("out_of_fold") or metrics.get("validation")
+    if temperature is not None and chosen_on is not None:
+        rows = chosen_on["rows"]
         lines += [
             "",
             f"Temperature: {temperature:.4f}, chosen on {rows:,} held-out rows. The last linear layer carries it, so "
@@ -364,7 +371,7 @@ def card(record: dict[str, Any], metrics: dict[str, Any]) -> str:
     if any(data["leaks"].values()):
         lines.append(f"- Texts also in training: {json.dumps(data['leaks'])}; the numbers may be too good.")
     lines += [
-        "- Probabilities are calibrated for data like the validation rows; elsewhere they may be off.",
+        "- Probabilities are meant for data like the training rows; elsewhere they may be off.",
         f"- One run with seed {record['settings']['seed']}: another seed gives somewhat other numbers.",
         "",
     ]

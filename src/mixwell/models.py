@@ -186,6 +186,9 @@ def load(
         tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=trust_remote_code)
         saved = AutoConfig.from_pretrained(source, trust_remote_code=trust_remote_code)
         set_seed(seed)
+        if chosen.kind != "model" and type(saved).__module__.startswith("transformers_modules"):
+            # A pooled model is saved with its own code, not with that of its encoder.
+            chosen = heads.Pooling("model", f"{name} brings its own code, so its architecture's own head is used")
         if chosen.kind == "model" or saved.model_type == heads.MODEL_TYPE:
             model, loading = AutoModelForSequenceClassification.from_pretrained(
                 source,
@@ -212,6 +215,10 @@ def load(
             f"the like) beside the weights"
         )
     notes: list[str] = [chosen.note] if chosen.note else []
+    if saved.model_type == heads.MODEL_TYPE and pooling not in ("auto", "model", saved.pooling):
+        raise OptionError(f"pooling={pooling}: model {name} was trained with {saved.pooling}; leave pooling out")
+    if getattr(saved, "pair_separator", None) is not None:
+        raise OptionError(f"model {name}: a probe of pairs, which cannot be trained on; start from its encoder")
     pooled = heads.is_pooled(model)
     new_head = bool(lost_weights(model, loading, head=True)) or (pooled and saved.model_type != heads.MODEL_TYPE)
     if not new_head:

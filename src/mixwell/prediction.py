@@ -13,7 +13,7 @@ from typing import Any, TextIO
 import numpy as np
 from numpy.typing import NDArray
 
-from mixwell.errors import OptionError, RunError
+from mixwell.errors import DataError, OptionError, RunError
 from mixwell.files import atomic_path, home
 from mixwell.runs import read_json
 
@@ -240,9 +240,8 @@ class Classifier:
             note: is told what was found rather than named.
 
         Yields:
-            Lists of records: `row`, the source's columns (`text` and `text_pair` under these names), `label`,
-            `probability` and `probabilities` (label -> value). A name that the source has itself gets `predicted_`
-            in front.
+            Lists of records: `row`, `text`, (`text_pair`,) `label`, `probability`, `probabilities` (label -> value),
+            and `columns`, the other columns of the source.
         """
         from mixwell.data import iter_rows
 
@@ -261,13 +260,14 @@ class Classifier:
             )
             made = []
             for at, row in enumerate(batch):
-                own = {"text": row["text"], **({"text_pair": row["text_pair"]} if self.pairs else {})}
-                others = _other_columns(row, own) if keep_columns else {}
-                answer: dict[str, Any] = {"label": found.labels[at]}
+                record = {"row": row["row"], "text": row["text"]}
+                if self.pairs:
+                    record["text_pair"] = row["text_pair"]
+                record["label"] = found.labels[at]
                 if found.probabilities is not None:
-                    answer["probability"] = found.confidence(at)
-                    answer["probabilities"] = dict(zip(self.labels, map(float, found.probabilities[at])))
-                made.append({"row": row["row"], **others, **own, **_renamed(answer, others)})
+                    record["probability"] = found.confidence(at)
+                    record["probabilities"] = dict(zip(self.labels, map(float, found.probabilities[at])))
+                made.append({**record, "columns": row["others"] if keep_columns else {}})
             done += len(batch)
             if progress is not None:
                 progress(done)
@@ -280,25 +280,13 @@ def as_texts(values: str | Iterable[str], name: str) -> list[str]:
     Raises:
         OptionError: something in it is no text.
     """
+    if hasattr(values, "columns") or not isinstance(values, Iterable):
+        raise OptionError(f"{name} must be texts: a text, a list, an array or one column, not {type(values).__name__}")
     listed = [values] if isinstance(values, str) else list(values)
     for at, value in enumerate(listed):
         if not isinstance(value, str):
             raise OptionError(f"{name}[{at}] is a {type(value).__name__}, expected a text")
     return listed
-
-
-def _other_columns(row: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
-    """The columns of a source's record that are not the texts, by name or by value."""
-    record = row.get("record", {})
-    return {
-        str(name): value
-        for name, value in record.items()
-        if str(name) not in {*own, "row"} and not any(value is each or value == each for each in own.values())
-    }
-
-
-def _renamed(answer: dict[str, Any], others: dict[str, Any]) -> dict[str, Any]:
-    return {f"predicted_{name}" if name in others else name: value for name, value in answer.items()}
 
 
 # --- writing -------------------------------------------------------------------------------------------------------
@@ -348,19 +336,22 @@ def write_predictions(batches: Iterable[list[dict[str, Any]]], format: str, outp
             return writer(batches, file)
 
 
-def _answer(record: dict[str, Any], name: str) -> Any:
-    """What was predicted, under its own name or the one it has where the source took that."""
-    return record.get(f"predicted_{name}", record.get(name))
+def _whole(record: dict[str, Any]) -> dict[str, Any]:
+    """A record in one level: the source's other columns first; what they are named ours gets `predicted_` in front."""
+    others = record["columns"]
+    own = {name: value for name, value in record.items() if name not in ("row", "columns")}
+    if not {"text", "text_pair"}.isdisjoint(others):  # the texts are among them, under their own names
+        own = {name: value for name, value in own.items() if name not in ("text", "text_pair")}
+    renamed = {f"predicted_{name}" if name in others else name: value for name, value in own.items()}
+    return {"row": record["row"], **{name: value for name, value in others.items() if name != "row"}, **renamed}
 
 
 def _flat(record: dict[str, Any]) -> dict[str, Any]:
     """A record with one column per class; several labels joined by `|`."""
-    chances = _answer(record, "probabilities")
-    flat = {name: value for name, value in record.items() if value is not chances or chances is None}
-    key = "predicted_label" if "predicted_label" in flat else "label"
-    if isinstance(flat[key], list):
-        flat[key] = "|".join(flat[key])
-    return {**flat, **{f"p_{name}": value for name, value in (chances or {}).items()}}
+    label, chances = record["label"], record.get("probabilities", {})
+    plain = {name: value for name, value in record.items() if name != "probabilities"}
+    plain["label"] = "|".join(label) if isinstance(label, list) else label
+    return _whole({**plain, **{f"p_{name}": value for name, value in chances.items()}})
 
 
 def _write_csv(batches: Iterable[list[dict[str, Any]]], stream: TextIO) -> int:
@@ -368,7 +359,8 @@ def _write_csv(batches: Iterable[list[dict[str, Any]]], stream: TextIO) -> int:
     for batch in batches:
         for record in map(_flat, batch):
             if writer is None:
-                writer = csv.DictWriter(stream, list(record), lineterminator="\n")
+                # A later row of JSON lines may have other columns than the first.
+                writer = csv.DictWriter(stream, list(record), lineterminator="\n", extrasaction="ignore")
                 writer.writeheader()
             writer.writerow(record)
         count += len(batch)
@@ -379,7 +371,7 @@ def _write_jsonl(batches: Iterable[list[dict[str, Any]]], stream: TextIO) -> int
     count = 0
     for batch in batches:
         for record in batch:
-            stream.write(json.dumps(record, ensure_ascii=False) + "\n")
+            stream.write(json.dumps(_whole(record), ensure_ascii=False, default=str) + "\n")
         count += len(batch)
     return count
 
@@ -389,11 +381,11 @@ def _write_table(batches: Iterable[list[dict[str, Any]]], stream: TextIO) -> int
     count = 0
     for batch in batches:
         for record in batch:
-            label = _answer(record, "label")
+            label = record["label"]
             shown = "|".join(label) if isinstance(label, list) else label if isinstance(label, str) else f"{label:.4f}"
             if not count:
                 stream.write(f"{'row':>6}  {'label':<24}  {'prob.':>6}  text\n")
-            chance = _answer(record, "probability")
+            chance = record.get("probability")
             text = " ".join(record["text"].split())
             text = text if len(text) <= 60 else text[:59] + "…"
             stream.write(f"{record['row']:>6}  {shown:<24}  {'' if chance is None else f'{chance:.4f}':>6}  {text}\n")
@@ -408,11 +400,20 @@ def _write_parquet(batches: Iterable[list[dict[str, Any]]], path: Path) -> int:
     count = 0
     writer: Any = None
     try:
-        for batch in batches:
-            table = pa.Table.from_pylist([_flat(record) for record in batch], None if writer is None else writer.schema)
-            if writer is None:
-                writer = pq.ParquetWriter(str(path), table.schema)
-            writer.write_table(table)
+        for batch in filter(None, batches):
+            rows = [_flat(record) for record in batch]
+            try:
+                if writer is None:
+                    schema = pa.Table.from_pylist(rows).schema
+                    # What is empty in all of the first rows may be anything later: texts hold everything.
+                    kinds = [pa.string() if pa.types.is_null(field.type) else field.type for field in schema]
+                    writer = pq.ParquetWriter(str(path), pa.schema(list(zip(schema.names, kinds))))
+                writer.write_table(pa.Table.from_pylist(rows, writer.schema))
+            except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+                raise DataError(
+                    f"a column of the file has values of several types ({' '.join(str(error).split())}); write csv or "
+                    f"jsonl, or leave the other columns out with --only-predictions"
+                ) from error
             count += len(batch)
     finally:
         if writer is not None:

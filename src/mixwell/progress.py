@@ -359,8 +359,11 @@ def epoch_seeds(seed: int) -> Any:
         def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             self.seed(int(state.epoch or 0))
 
-        def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             # What is saved at an epoch's end must be what the next epoch begins with.
+            self.seed(round(state.epoch or 0))
+
+        def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             self.seed(round(state.epoch or 0))
 
         def seed(self, epoch: int) -> None:
@@ -426,6 +429,8 @@ def make_callbacks(
             if not logs:
                 return
             self.loss = logs.get("loss", self.loss)
+            if args.eval_strategy == "no":
+                self.tell(state)
             for name in ("loss", "eval_loss"):
                 if name in logs and not math.isfinite(logs[name]):
                     raise RunError(

@@ -32,7 +32,10 @@ def command(
         _data("A file, the share of train to cut, or none. Default: none below 100 rows, folds below 1000, else 0.1."),
     ] = None,
     test: Annotated[
-        str | None, _data("A file, the share of train to cut, or none. Default: none below 1000 rows, else 0.2.")
+        str | None,
+        _data(
+            "A file, the share of train to cut, or none. Default: none where nothing or folds are held out, else 0.2."
+        ),
     ] = None,
     folds: Annotated[
         int | None, _data("Hold every row out once, then train on all; 0: never. Default: 4 from 100 to 1000 rows.")
@@ -50,12 +53,15 @@ def command(
         str, _model("auto (as the encoder was trained), model (the architecture's head), mean, cls or last.")
     ] = "auto",
     method: Annotated[
-        str, _model("auto: plain or probe, by held-out rows; probe: frozen features; none: plain; or how to mix.")
+        str,
+        _model(
+            "auto: by rows and held-out loss; probe: frozen features; contrastive: pairs; none: plain; or how to mix."
+        ),
     ] = "auto",
     option: Annotated[list[str] | None, _model("An option of the method, as name=value.", metavar="NAME=VALUE")] = None,
     max_length: Annotated[int, _model("The most tokens of a row.")] = 256,
     start: Annotated[str | None, _training("Where the head starts: probe or random. Default: by the model.")] = None,
-    epochs: Annotated[int | None, _training("The most epochs. Default: by the number of rows, at least 10.")] = None,
+    epochs: Annotated[int | None, _training("The most epochs. Default: by the number of rows, at least 6.")] = None,
     batch_size: Annotated[
         int | None, _training("Rows per step; they meet partners of the same batch. Default: 16.")
     ] = None,

@@ -52,7 +52,9 @@ SETTINGS = (
     "patience", "best_metric", "class_weights", "group_by_length", "pooling", "start",
     "head_rate", "freeze_words", "arguments",
 )  # fmt: skip
-LOADING = tuple(f.name for f in dataclasses.fields(DataSource) if f.name not in ("data", "splits_file"))
+LOADING = tuple(
+    f.name for f in dataclasses.fields(DataSource) if f.name not in ("data", "splits_file", "keep_together")
+)
 LISTS = ("data", "methods", "fractions", "per_class", "model")
 
 
@@ -96,7 +98,7 @@ class Grid:
         """The data sets."""
         if not self.data:
             raise OptionError("the grid is empty: name at least one data set (a file, a folder or a hub id)")
-        return [DataSource(each, **self.loading) for each in self.data]
+        return [DataSource(each, **{"keep_together": True, **self.loading}) for each in self.data]
 
     def seed_list(self) -> list[int]:
         """The seeds."""
@@ -199,8 +201,8 @@ def _expanded(entry: str | Mapping[str, Any]) -> Iterable[tuple[str, dict[str, A
 
     if isinstance(entry, str):
         name, *options = (part.strip() for part in entry.split(":"))
-        if name in REFERENCES and not options:
-            return [(name, {})]
+        if name in REFERENCES:
+            return [(name, dict.fromkeys(options))]
         return [(name, typed_options(options, method_class(name), f"method {name}: option"))]
     if not isinstance(entry, Mapping) or not isinstance(entry.get("name"), str):
         raise OptionError(f"a method must be a text, or a table with a name, got {entry!r}")
@@ -266,6 +268,8 @@ def make_grid(file: Mapping[str, Any], given: Mapping[str, Any]) -> Grid:
             raise OptionError(f"{name} must be texts, got {values[name]!r}")
     if "model" in values and not values["model"]:
         raise OptionError("the grid is empty: it names no model")
+    if not isinstance(values.get("references", True), bool):
+        raise OptionError(f"references must be true or false, got {values['references']!r}")
     loading = {name: values.pop(name) for name in LOADING if name in values}
     return Grid(**values, loading=loading)
 

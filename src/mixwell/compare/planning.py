@@ -15,6 +15,7 @@ from mixwell.errors import MixwellError, OptionError
 from mixwell.files import home
 from mixwell.training import recipe
 from mixwell.training.heads import is_pooled
+from mixwell.training.run import check_start
 from mixwell.training.settings import TrainSettings
 
 if TYPE_CHECKING:
@@ -83,6 +84,9 @@ def plan(grid: Grid, note: Callable[[str], None] = lambda text: None) -> list[Ce
             data = source.load()
             for text in data.notes:
                 note(f"{name}: {text}")
+            for split in ("validation", "test"):
+                if not data.splits[split].num_rows:
+                    raise OptionError(f"{name}: a comparison needs {split} rows; leave {split}=none out")
             methods = grid.candidates(data.task)
             if data.task not in tried:
                 tried.add(data.task)
@@ -95,7 +99,9 @@ def plan(grid: Grid, note: Callable[[str], None] = lambda text: None) -> list[Ce
                     base, loaded = _look_at(model, data, methods, grid, each["pooling"], note)
                     base |= {"name": name, "source": source.resolved(), "fingerprint": data.fingerprint}
                     for (sample, seed, found), method in itertools.product(parts, methods):
-                        exact = exact_settings(each, loaded, found)
+                        # One recipe for all seeds of a sample: they make one comparison.
+                        rows = max(one.train.num_rows for part, _, one in parts if _alike(part, sample))
+                        exact = exact_settings(each, loaded, found, rows)
                         cell = CellSpec(
                             **base,
                             sample=sample,
@@ -110,19 +116,26 @@ def plan(grid: Grid, note: Callable[[str], None] = lambda text: None) -> list[Ce
     return list(cells.values())
 
 
-def exact_settings(settings: dict[str, Any], loaded: LoadedModel, data: TextData) -> dict[str, Any]:
+def _alike(one: Sample, other: Sample) -> bool:
+    """Whether two samples differ by their seed at most."""
+    return dataclasses.replace(one, seed=None) == dataclasses.replace(other, seed=None)
+
+
+def exact_settings(settings: dict[str, Any], loaded: LoadedModel, data: TextData, rows: int) -> dict[str, Any]:
     """The settings of a cell, with the recipe's numbers where none were given.
 
     Args:
         settings: fields of `TrainSettings`.
         loaded: the model.
         data: the sampled texts.
+        rows: of train, for the recipe.
     """
     chosen = recipe.recipe(
-        data.train.num_rows, loaded.parameters, pooled=is_pooled(loaded.model), new_head=loaded.new_head,
+        rows, loaded.parameters, pooled=is_pooled(loaded.model), new_head=loaded.new_head,
         pairs="text_pair" in data.train.column_names,
     )  # fmt: skip
-    filled = recipe.fill_in(TrainSettings(data="", **settings), chosen)
+    filled = recipe.fill_in(TrainSettings(data="", model=loaded.name, **settings), chosen)
+    check_start(filled, data, loaded)
     exact = {name: getattr(filled, name) for name in settings}
     return {**exact, "pooling": loaded.pooling, "max_length": min(settings["max_length"], loaded.longest)}
 

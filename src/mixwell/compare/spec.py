@@ -50,6 +50,7 @@ class DataSource:
     test: str | float | None = None
     split_seed: int = 0
     drop_leaks: bool = False
+    keep_together: bool = False
     splits_file: str | None = None
 
     def resolved(self) -> DataSource:

@@ -50,6 +50,7 @@ def load(
     splits_file: str | os.PathLike[str] | None = None,
     drop_leaks: bool = False,
     hold_out_from: float = 0,
+    keep_together: bool = False,
     rare: str = "error",
     progress: Callable[[int], None] | None = None,
 ) -> TextData:
@@ -66,7 +67,7 @@ def load(
     Splits that the source lacks are cut from train, stratified by label: 10 % validation and 20 % test of
     train's rows. A folder with train and test thus has validation cut from train; one with train and
     validation has test cut from train. The cut depends on the texts and `split_seed` only, not on the order
-    of the rows; rows of equal text stay on one side. Nothing is cut by itself from fewer than `hold_out_from` rows.
+    of the rows. Nothing is cut by itself from fewer than `hold_out_from` rows.
 
     Labels may be texts, whole numbers or booleans. Lists (in CSV: cells that are all JSON lists) make a
     multi-label task; with `task="multi_label"` cells such as `a|b` or `a;b` do too. Floats need
@@ -84,6 +85,7 @@ def load(
         splits_file: a file of `TextData.save_splits`, to have those splits again.
         drop_leaks: remove rows from train whose text is also in validation or test.
         hold_out_from: with fewer training rows than this, validation and test are cut only if a share is given.
+        keep_together: keep rows of equal text on one side of the cut.
         rare: what to do with classes of one row: `error` where they cannot be cut, `drop` their rows, or `merge` them
             into one class `other`.
         progress: called with the rows read so far, of all splits.
@@ -148,7 +150,7 @@ def load(
     else:
         few = len(keys["train"]) < hold_out_from and "validation" not in {*tables, *fractions}
         skipped = nothing | ({"validation", "test"} - fractions.keys() if few else set())
-        parts = _parts(data, fractions, split_seed, skipped)
+        parts = _parts(data, fractions, split_seed, skipped, keep_together)
     _check_seen(data, whole, parts, {name: rows[0].name for name, rows in opened.splits.items() if len(rows) == 1})
     if drop_leaks:
         _drop_leaks(data, whole, all_keys, parts)
@@ -214,6 +216,8 @@ def _without_rare(
         return tables, keys, encoded
     names = [name for name, is_rare in zip(encoded.labels, few) if is_rare]
     labels = [name for name, is_rare in zip(encoded.labels, few) if not is_rare]
+    if rare == "merge" and len(names) == 1 and MERGED not in labels:
+        rare = "drop"  # one row would still be a class of one row
     if rare == "merge" and MERGED not in labels:
         labels = sorted([*labels, MERGED])
     numbers = {name: at for at, name in enumerate(labels)}
@@ -295,7 +299,7 @@ def _joined(tables: dict[str, Any], keys: dict[str, RowKeys]) -> tuple[Any, RowK
     return pa.concat_tables(tables.values()), RowKeys(exact, np.concatenate([keys[name].folded for name in tables]))
 
 
-def _parts(data: TextData, fractions: dict[str, float], seed: int, skipped: set[str]) -> dict[str, Any]:
+def _parts(data: TextData, fractions: dict[str, float], seed: int, skipped: set[str], together: bool) -> dict[str, Any]:
     """Row numbers (in the joined table) of each split; what the source lacks is cut from train, or left empty."""
     import numpy as np
 
@@ -318,9 +322,9 @@ def _parts(data: TextData, fractions: dict[str, float], seed: int, skipped: set[
     if single:
         check_classes(data.source, data.columns["label"], stratum, data.labels, list(wanted))
     found = cut(keys, stratum, wanted, seed, each=single)
-    together = keep_texts_together(found, keys)
-    if together:
-        data.notes.append(f"{together} rows whose text stands on both sides of the cut were kept in train")
+    moved_rows = keep_texts_together(found, keys) if together else 0
+    if moved_rows:
+        data.notes.append(f"{moved_rows} rows whose text stands on both sides of the cut were put on one")
     if data.task == "multi_label":
         moved = keep_labels_in_train(found, multi_hot(train["label"]), keys, seed)
         if moved:

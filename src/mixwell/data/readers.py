@@ -6,6 +6,7 @@ import contextlib
 import csv
 import itertools
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO
@@ -171,6 +172,7 @@ def _is_tsv(path: Path) -> bool:
 
 # A piece of a JSON array that is read at once, and the most characters of one record in it.
 _PIECE, _LONGEST = 1 << 16, 1 << 26
+_SPACE = re.compile(r"\s*")
 
 
 class JsonRows(Rows):
@@ -190,15 +192,16 @@ class JsonRows(Rows):
             yield from _chunks(self._records(stream), size)
 
     def _records(self, stream: TextIO) -> Iterator[Record]:
-        begun = False
+        first = stream.read(1)
+        while first and first.isspace():
+            first = stream.read(1)
+        stream.seek(0)
+        if first == "[":
+            yield from self._array(stream)
+            return
         for number, line in enumerate(stream, 1):
-            if not line.strip():
-                continue
-            if not begun and line.lstrip().startswith("["):
-                yield from self._array(line.lstrip()[1:], stream)
-                return
-            begun = True
-            yield self._object(line, f"line {number}")
+            if line.strip():
+                yield self._object(line, f"line {number}")
 
     def _object(self, text: str, where: str) -> Record:
         try:
@@ -217,32 +220,32 @@ class JsonRows(Rows):
             )
         return record
 
-    def _array(self, rest: str, stream: TextIO) -> Iterator[Record]:
-        """The objects of an array whose opening bracket was read, piece by piece."""
-        decoder, number, first = json.JSONDecoder(), 0, True
+    def _array(self, stream: TextIO) -> Iterator[Record]:
+        """The objects of an array, piece by piece."""
+        decoder, number = json.JSONDecoder(), 0
+        text, at = stream.read(_PIECE).lstrip()[1:], 0
         while True:
-            rest = rest.lstrip()
-            if rest.startswith("]"):
-                if rest[1:].strip() or stream.read(_PIECE).strip():
+            at = _SPACE.match(text, at).end()  # type: ignore[union-attr]
+            sign = text[at : at + 1]
+            if sign == "]":
+                if text[at + 1 :].strip() or stream.read(_PIECE).strip():
                     raise DataError(f"{self.path}: there is more after the JSON array; remove it")
                 return
-            at = 0 if first else 1
-            record, end, fault = None, None, "it ends in the midst of the array"
-            if rest and (first or rest.startswith(",")):
-                try:
-                    record, end = decoder.raw_decode(rest[at:].lstrip())
-                except (ValueError, RecursionError) as error:
-                    fault = str(getattr(error, "msg", error))
-            elif rest:
+            if sign and number and sign != ",":
                 raise DataError(f"{self.path}: no comma after record {number} of the JSON array; mend it")
-            if end is None:
-                more = stream.read(_PIECE) if len(rest) < _LONGEST else ""
+            start = _SPACE.match(text, at + 1 if number and sign else at).end()  # type: ignore[union-attr]
+            fault = "it ends in the midst of the array"
+            try:
+                record, end = decoder.raw_decode(text, start) if sign else (None, -1)
+            except (ValueError, RecursionError) as error:
+                end, fault = -1, str(getattr(error, "msg", error))
+            if end < 0 or (end == len(text) and not isinstance(record, dict)):  # a number may go on in the next piece
+                more = stream.read(max(_PIECE, len(text) - at)) if len(text) - at < _LONGEST else ""
                 if not more:
                     raise DataError(f"{self.path}: record {number + 1} of the JSON array cannot be read ({fault})")
-                rest += more
+                text, at = text[at:] + more, 0
                 continue
-            number, first = number + 1, False
-            rest = rest[at:].lstrip()[end:]
+            number, at = number + 1, end
             yield self._checked(record, f"record {number}")
 
 

@@ -76,8 +76,8 @@ def iter_rows(
         note: is told what was guessed about a file.
 
     Yields:
-        Lists of dicts with `row` (counted from 1), `text`, `text_pair` (for pairs only) and `record`, the row
-        as the source has it, with all its columns.
+        Lists of dicts with `row` (counted from 1), `text`, `text_pair` (for pairs only), `record`, the row as the
+        source has it, and `others`, its columns that are none of the texts.
 
     Raises:
         DataError: the source or a row cannot be used. Rows before the batch at fault have been yielded then.
@@ -110,11 +110,11 @@ def iter_rows(
         for told in (*rows.notes, *columns.notes):
             note(told)
     # Checked here, so that a fault shows at the call and not at the first batch.
-    return _stream(rows, columns, batch_size, note if on_empty == "skip" else None)
+    return _stream(rows, columns, batch_size, on_empty == "skip", note)
 
 
 def _stream(
-    rows: Rows, columns: Columns, batch_size: int, skipped: Callable[[str], None] | None
+    rows: Rows, columns: Columns, batch_size: int, skip: bool, note: Callable[[str], None] | None
 ) -> Iterator[list[dict[str, Any]]]:
     row = 0
     reader = TextReader(rows, columns)
@@ -131,9 +131,13 @@ def _stream(
                 made: dict[str, Any] = {"row": row, "text": texts[0]}
                 if texts[1] is not None:
                     made["text_pair"] = texts[1]
-                batch.append({**made, "record": record})
-        if skipped is None:
+                others = {str(name): value for name, value in record.items() if name not in columns.needed}
+                if not {"text", "text_pair"}.isdisjoint(others):
+                    # Other columns have the names that the texts would get: then all keep their own.
+                    others = {str(name): value for name, value in record.items()}
+                batch.append({**made, "record": record, "others": others})
+        if not skip:
             reader.check()
         yield batch
-    if skipped is not None and (told := reader.missing()):
-        skipped(f"skipped: {told}")
+    if note is not None and (told := reader.missing()):
+        note(f"skipped: {told}")

@@ -216,17 +216,19 @@ def cut(keys: RowKeys, stratum: Indices, fractions: dict[str, float], seed: int,
 
 
 def keep_texts_together(parts: dict[str, Indices], keys: RowKeys) -> int:
-    """Move rows to train whose text, case and white space aside, is in train too; returns how many."""
+    """Move rows whose text, case and white space aside, is also in train or in an earlier split; returns how many."""
     import numpy as np
 
     moved = 0
-    for name in [each for each in parts if each != "train"]:
-        both = np.isin(keys.folded[parts[name]], keys.folded[parts["train"]])
-        if both.all():
-            continue  # nothing would be left of the split
-        moved += int(both.sum())
-        parts["train"] = np.sort(np.concatenate([parts["train"], parts[name][both]]))
-        parts[name] = parts[name][~both]
+    order = ["train", *(name for name in parts if name != "train")]
+    for at, name in enumerate(order):
+        for earlier in order[:at]:
+            both = np.isin(keys.folded[parts[name]], keys.folded[parts[earlier]])
+            if both.all():
+                continue  # nothing would be left of the split
+            moved += int(both.sum())
+            parts[earlier] = np.sort(np.concatenate([parts[earlier], parts[name][both]]))
+            parts[name] = parts[name][~both]
     return moved
 
 

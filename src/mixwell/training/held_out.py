@@ -44,6 +44,12 @@ class HeldOut:
         """(N,) whether each row is right."""
         return np.asarray(self.logits.argmax(axis=1) == self.labels, dtype=float)
 
+    def known(self) -> NDArray[Any]:
+        """(N,) rows whose class the model was trained on; out of fold, one that no other fold has was not."""
+        if self.split != "out_of_fold":
+            return np.ones(len(self.labels), dtype=bool)
+        return np.asarray(seen_elsewhere(self.labels, self.parts, self.task))
+
     def losses(self, temperature: float = 1.0) -> NDArray[Any]:
         """(N,) loss of each row: NLL, or the squared error for regression."""
         if self.task == calibration.REGRESSION:
@@ -54,7 +60,7 @@ class HeldOut:
         """(N,) loss of each row after a temperature that was fitted on the other parts."""
         if self.task == calibration.REGRESSION:
             return self.losses()
-        known = seen_elsewhere(self.labels, self.parts, self.task)
+        known = self.known()
         made = self.losses()
         for part in np.unique(self.parts):
             out = self.parts == part
@@ -68,7 +74,7 @@ class HeldOut:
         """The temperature, and what to say of it; 1 unless it lowers the loss of held-out parts beyond noise."""
         if self.task == calibration.REGRESSION:
             return None, None
-        known = seen_elsewhere(self.labels, self.parts, self.task)
+        known = self.known()
         rows = int(known.sum())
         if rows < LEAST_ROWS:
             return 1.0, f"no temperature: {rows} held-out rows are too few to fit one"

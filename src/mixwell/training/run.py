@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mixwell import calibration, runs
-from mixwell.errors import MixwellError, OptionError, RunError
+from mixwell.errors import DataError, MixwellError, OptionError, RunError
 from mixwell.files import atomic_path, write_json
 from mixwell.progress import Reporter, make_reporter, training_arguments
 from mixwell.runs import RunFolder
@@ -204,6 +204,8 @@ def prepare(settings: TrainSettings, folder: RunFolder, reporter: Reporter, reco
         settings.model, task=found.task, labels=found.labels, seed=settings.seed, pooling=_pooling(settings),
         trust_remote_code=settings.trust_remote_code,
     )  # fmt: skip
+    if len(np.unique(found.row_keys("train").folded)) < 2:
+        raise DataError(f"{found.source}: all training texts are the same; there is nothing to learn")
     length = min(settings.max_length, loaded.longest)
     notes = [*found.notes, *loaded.notes, *advice.about_data(found)]
     if length < settings.max_length:
@@ -228,7 +230,8 @@ def prepare(settings: TrainSettings, folder: RunFolder, reporter: Reporter, reco
         processes=runs.processes(),
     )
     filled = recipe.fill_in(settings, chosen)
-    if settings.method == "auto" and found.train.num_rows < recipe.FEW_ROWS:
+    nothing_out = folds is None and not found.validation.num_rows
+    if settings.method == "auto" and found.train.num_rows < recipe.FEW_ROWS and nothing_out:
         filled = _for_few_rows(filled, found, loaded, notes)
     ready = Ready(filled, found, loaded, rows, length, folds, notes)
     ready.mixer = _try(ready, folder, trained)
@@ -288,6 +291,11 @@ def _folds(settings: TrainSettings, data: TextData) -> Any:
     """(N,) the fold of each training row, or None where a validation split or nothing is held out."""
     from mixwell.data.splits import strata
 
+    if settings.folds and data.validation.num_rows:
+        raise OptionError(
+            f"folds={settings.folds}: {data.source} has validation rows of its own; leave folds out, or set them aside "
+            f"with --validation none"
+        )
     if settings.folds == 0 or settings.validation is not None or data.validation.num_rows:
         return None
     if settings.folds is None and data.train.num_rows < recipe.FEW_ROWS:
@@ -302,6 +310,18 @@ def _folds(settings: TrainSettings, data: TextData) -> Any:
     return assign_folds(keys, strata(data.task, data.train["label"]), wanted, settings.split_seed)
 
 
+def check_start(settings: TrainSettings, data: TextData, loaded: LoadedModel) -> None:
+    """Raise `OptionError` where a head cannot start from a probe."""
+    if settings.start != "probe":
+        return
+    if _pairs(data):
+        raise OptionError("start=probe: a probe reads pairs one by one and the model reads them as one; leave it out")
+    if not heads.is_pooled(loaded.model):
+        raise OptionError(
+            f"start=probe: model {settings.model} has its architecture's head; take --pooling mean or --start random"
+        )
+
+
 def _fewest_trained(rows: int, folds: Any) -> int:
     """The fewest rows that a training of the run has."""
     return rows if folds is None else rows - int(np.bincount(folds).max())
@@ -312,17 +332,16 @@ def _try(ready: Ready, folder: RunFolder, trained: int) -> dict[str, Any]:
     from mixwell.mixer import attach
 
     settings = ready.settings
-    if settings.start == "probe" and "text_pair" in ready.data.train.column_names:
-        raise OptionError("start=probe: a probe reads pairs one by one and the model reads them as one; leave it out")
-    if settings.start == "probe" and not heads.is_pooled(ready.loaded.model):
-        raise OptionError(
-            f"start=probe: model {settings.model} has its architecture's head; take --pooling mean or --start random"
-        )
+    check_start(settings, ready.data, ready.loaded)
     if settings.method == "contrastive" and (ready.task != calibration.SINGLE or _pairs(ready.data)):
         raise OptionError("method contrastive needs single texts with one class each; use another method")
     if settings.method in FROZEN:
         return {"method": settings.method, "options": {}}
     assert settings.batch_size is not None and settings.learning_rate is not None
+    if ready.folds is not None and settings.best_metric != "loss":
+        raise OptionError("best_metric needs a validation split (--folds 0): with folds the loss chooses the epoch")
+    if "max_steps" in settings.arguments and "validation" not in ready.rows:
+        raise OptionError("--set max_steps needs a validation split (--folds 0); use --epochs")
     if settings.batch_size > trained:
         raise OptionError(
             f"batch size {settings.batch_size} is larger than the {trained} training rows; use "
@@ -360,7 +379,8 @@ def learn(ready: Ready, folder: RunFolder, reporter: Reporter) -> Outcome:
     method = settings.method if frozen else settings.mixing
     warnings: list[str] = []
     if held is not None and held_probe is not None and settings.method != "probe":
-        take_probe = settings.method == "auto" and base.model is not None and probe_is_better(held, held_probe)
+        free = settings.method == "auto" and base.model is not None and _free(settings)
+        take_probe = free and probe_is_better(held, held_probe)
         sentences.append(advice.closing(held, held_probe, taken=take_probe))
         reporter.say(sentences[-1])
         if take_probe:

@@ -23,6 +23,7 @@ RARE = ("error", "drop", "merge")
 # What settings that were added later were before they could be set: for runs and records from then.
 BEFORE = {
     "pooling": "model", "start": "random", "head_rate": 1.0, "freeze_words": False, "folds": 0, "rare": "error",
+    "keep_together": False,
 }  # fmt: skip
 # Methods that end in a logistic regression: on features that stay as they are, or on those tuned by pairs of texts.
 FROZEN = ("probe", "contrastive")
@@ -46,6 +47,7 @@ class TrainSettings:
         folds: K: cross-fitting, in which every row is held out once and the final model is trained on all rows; 0 for
             none, None to decide by the number of rows: below 100 nothing is held out, below 1000 there are 4.
         rare: what to do with classes of one row: `error`, `drop` or `merge` (into one class, `other`).
+        keep_together: keep rows of equal text on one side of a cut.
         fraction: share of train to keep; with `per_class`, `max_train` and `sample_seed` see `TextData.sample`.
         model: `minilm`, a folder or a hub id.
         trust_remote_code: run code that comes with the model.
@@ -94,6 +96,7 @@ class TrainSettings:
     drop_leaks: bool = False
     folds: int | None = None
     rare: str = "error"
+    keep_together: bool = True
     fraction: float | None = None
     per_class: int | None = None
     max_train: int | None = None
@@ -206,7 +209,7 @@ class TrainSettings:
         found = texts.load(
             self.data, text=self.text, text_pair=self.text_pair, label=self.label, task=self.task,
             split_seed=self.split_seed, validation=self.validation, test=self.test, drop_leaks=self.drop_leaks,
-            hold_out_from=self.hold_out_from, rare=self.rare, progress=progress,
+            hold_out_from=self.hold_out_from, keep_together=self.keep_together, rare=self.rare, progress=progress,
         )  # fmt: skip
         return found.sample(self.fraction, self.per_class, self.max_train, self.sample_seed)
 
