@@ -6,6 +6,14 @@ The command line turns a `MixwellError` into one line and exit code 2; anything 
 
 from __future__ import annotations
 
+import errno
+
+# What the user can put right about a disk or a folder.
+DISK_ERRORS = {
+    errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EPERM, errno.EFBIG, errno.EDQUOT, errno.ENAMETOOLONG, errno.ENOTDIR,
+    errno.EISDIR, errno.EEXIST,
+}  # fmt: skip
+
 
 class MixwellError(Exception):
     """Base of all errors whose cause lies in how mixwell was used."""

@@ -15,7 +15,6 @@ the size and SHA-256 of every file is put beside them, by a rename, when all are
 from __future__ import annotations
 
 import contextlib
-import errno
 import hashlib
 import json
 import os
@@ -34,11 +33,6 @@ RUN_FORMAT = "mixwell run 1"
 MANIFEST = "mixwell-manifest.json"
 STATE = "trainer_state.json"
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-# What the user can put right about a disk or a folder.
-DISK_ERRORS = {
-    errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EPERM, errno.EFBIG, errno.EDQUOT, errno.ENAMETOOLONG, errno.ENOTDIR,
-    errno.EISDIR, errno.EEXIST,
-}  # fmt: skip
 _OURS: set[str] = set()  # folders locked by this process: a POSIX lock does not stop its own process
 
 

@@ -19,8 +19,7 @@ from typing import Annotated, Any
 import typer
 
 from mixwell._version import __version__
-from mixwell.errors import MixwellError
-from mixwell.runs import DISK_ERRORS
+from mixwell.errors import DISK_ERRORS, MixwellError
 
 
 def commands() -> list[str]:
