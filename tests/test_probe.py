@@ -63,7 +63,7 @@ def test_the_probe_is_scikit_learns(classes: int) -> None:
 
 
 def test_held_out_rows_are_not_seen() -> None:
-    """Changing a row's own label changes nothing in what is said about it."""
+    """Changing a row's own label does not change its held-out prediction."""
     x, y = blobs()
     folds = assign_folds(np.arange(len(y)), y, 5)
     before = probe.fit_probe(x, y, "single_label", 3, folds, strength=1.0).held_out

@@ -38,8 +38,3 @@ def assign_folds(texts: Any, stratum: Any, folds: int, seed: int = 0) -> Ints:
             first_place[mine] = len(first_place) % folds
         fold[row] = first_place[mine]
     return fold
-
-
-def usable_folds(wanted: int, groups: int) -> int:
-    """The number of folds that so many different texts allow."""
-    return max(2, min(wanted, groups))

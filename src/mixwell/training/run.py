@@ -369,7 +369,7 @@ def learn(ready: Ready, folder: RunFolder, reporter: Reporter) -> Outcome:
     frozen = settings.method in FROZEN
     held: HeldOut | None
     if settings.method == "contrastive":
-        fitted, held = _no_training(ready), base.contrastive_held_out(folder, reporter)
+        fitted, held = _no_training(ready), base.contrastive_held_out(reporter)
     elif frozen:
         fitted, held = _no_training(ready), shown
     elif ready.folds is not None:
@@ -472,7 +472,7 @@ class Probing:
         fitted = probe.fit_probe(x, self.y[rows], ready.task, self.classes, strength=contrastive.STRENGTH)
         probe.put_into(model.classifier, fitted)
 
-    def contrastive_held_out(self, folder: RunFolder, reporter: Reporter) -> HeldOut | None:
+    def contrastive_held_out(self, reporter: Reporter) -> HeldOut | None:
         """What models tuned by pairs say about held-out rows, where some are held out."""
         from mixwell.prediction import logits
 
