@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --quiet -c constraints.txt
 
-.PHONY: demo test lint format browsers clean
+.PHONY: demo test lint format browsers coverage wheel clean
 
 # Separate stamps: a demo needs no test tools.
 $(VENV)/.demo: pyproject.toml constraints.txt
@@ -34,10 +34,29 @@ lint: $(VENV)/.test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+# How much of the code the tests run; the browser and cluster tests count too.
+coverage: $(VENV)/.test
+	$(PIP_INSTALL) coverage pytest-cov
+	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n 2 --cov=mixwell --cov-report=term
+
+# The wheel, in an empty environment of its own.
+wheel:
+	rm -rf dist .wheel-venv
+	$(PYTHON) -m venv .wheel-venv
+	.wheel-venv/bin/python -m pip install --disable-pip-version-check --quiet build
+	.wheel-venv/bin/python -m build --wheel --outdir dist .
+	rm -rf .wheel-venv
+	$(PYTHON) -m venv .wheel-venv
+	.wheel-venv/bin/python -m pip install --disable-pip-version-check --quiet -c constraints.txt "$$(grep '^torch==' constraints.txt)"
+	.wheel-venv/bin/python -m pip install --disable-pip-version-check --quiet -c constraints.txt dist/*.whl
+	cd dist && ../.wheel-venv/bin/mixwell --version && ../.wheel-venv/bin/python -c "import mixwell; print(len(mixwell.methods()), 'methods')"
+	rm -rf .wheel-venv
 
 format: $(VENV)/.test
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) demo-run
+	rm -rf $(VENV) demo-run dist

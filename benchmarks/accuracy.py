@@ -33,8 +33,8 @@ def plain(
     """The ten lines."""
     from transformers import DataCollatorWithPadding, Trainer, TrainingArguments
 
-    from mixwell.plan import take_seed
-    from mixwell.progress import epoch_seeds
+    from mixwell.core.draw import take_seed
+    from mixwell.training.callbacks import epoch_seeds
 
     def take(module: Any, args: Any) -> None:
         if module.training:
@@ -73,9 +73,12 @@ def main() -> None:
 
     import torch
 
-    from mixwell import calibration, data, models
-    from mixwell.prediction import logits
-    from mixwell.training import fit, quiet_libraries, recipe
+    from mixwell import data
+    from mixwell.metrics.calibration import ece
+    from mixwell.metrics.scores import accuracy, nll, softmax
+    from mixwell.metrics.temperature import fit_temperature
+    from mixwell.training import fit, models, quiet_libraries, recipe
+    from mixwell.training.predict import logits
     from mixwell.training.settings import TrainSettings
 
     heads = ("data", "classes", "training rows", "plain script %", "mixwell %", "standard error", "within one",
@@ -109,10 +112,10 @@ def main() -> None:
                 ends.append(model.state_dict())
                 outputs = {split: logits(model, loaded.tokenizer, rows[split]) for split in ("validation", "test")}
                 truth = {split: rows[split].with_format("numpy")["labels"][:] for split in outputs}
-                sides[side] = calibration.accuracy(outputs["test"], truth["test"])
-        heat = calibration.fit_temperature(outputs["validation"], truth["validation"])
-        losses = [calibration.nll(outputs["validation"] / t, truth["validation"]) for t in (1.0, heat)]
-        gaps = [100 * calibration.ece(calibration.softmax(outputs["test"] / t), truth["test"]) for t in (1.0, heat)]
+                sides[side] = accuracy(outputs["test"], truth["test"])
+        heat = fit_temperature(outputs["validation"], truth["validation"])
+        losses = [nll(outputs["validation"] / t, truth["validation"]) for t in (1.0, heat)]
+        gaps = [100 * ece(softmax(outputs["test"] / t), truth["test"]) for t in (1.0, heat)]
         theirs, ours = sides["plain"], sides["mixwell"]
         same = all(torch.equal(ends[0][key], ends[1][key]) for key in ends[0])
         error = math.sqrt(theirs * (1 - theirs) / len(truth["test"]))

@@ -52,12 +52,13 @@ def memory() -> float:
 def scheduling(count: int, nodes: int, cpus: int) -> None:
     from ray.cluster_utils import Cluster as RayCluster
 
-    from mixwell.compare.cluster import Cluster, RayEngine
-    from mixwell.compare.live import View
+    from mixwell.compare.engines.cluster import Cluster
+    from mixwell.compare.engines.ray import RayEngine
+    from mixwell.compare.live import LiveView
     from mixwell.compare.records import Records
     from mixwell.compare.schedule import execute
 
-    class Watch(View):
+    class Watch(LiveView):
         """Notes the time and the memory now and then."""
 
         marks: list[tuple[int, float, float]] = []  # noqa: RUF012
@@ -105,11 +106,11 @@ def middle(times: list[float]) -> str:
 def driver(rows: int, classes: int) -> None:
     import numpy as np
 
-    from mixwell import calibration
     from mixwell.compare.live import TerminalView
     from mixwell.compare.records import CellResult, Records
-    from mixwell.compare.simulate import World, simulate
+    from mixwell.compare.stats.simulate import World, simulate
     from mixwell.compare.summary import read_summary, summarise
+    from mixwell.metrics.measure import measure
 
     made = simulate(SEEDS, np.random.default_rng(0), World(rows, classes), methods=METHODS)
     writes, reads = [], []
@@ -119,7 +120,7 @@ def driver(rows: int, classes: int) -> None:
         for at, method in enumerate(made):
             for each in method:
                 logits = each.logits.astype(np.float32)
-                part = {"rows": rows, "before": calibration.metrics(logits, each.labels)}
+                part = {"rows": rows, "before": measure(logits, each.labels)}
                 part["after"] = part["before"]
                 result = {
                     "temperature": 1.5, "test": part, "validation": part, "train_rows": 4 * rows,
@@ -180,9 +181,8 @@ def node() -> None:
     print(f"imports of a worker: {took:.1f} s")
     from transformers import AutoTokenizer, BertConfig, BertModel
 
-    from mixwell import models
-    from mixwell.compare.planning import weights_fingerprint
-    from mixwell.training import quiet_libraries
+    from mixwell.compare.weights import weights_fingerprint
+    from mixwell.training import models, quiet_libraries
 
     times: dict[str, list[float]] = {"loading": [], "checking its SHA-256": [], "initial weights of a cell": []}
     with tempfile.TemporaryDirectory() as folder, quiet_libraries():

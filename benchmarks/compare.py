@@ -14,9 +14,9 @@ import tempfile
 import time
 from pathlib import Path
 
+from mixwell.compare.engines.local import LocalEngine, cores
 from mixwell.compare.grid import Grid
 from mixwell.compare.live import make_view
-from mixwell.compare.local import LocalEngine, cores
 from mixwell.compare.planning import plan
 from mixwell.compare.records import Records
 from mixwell.compare.schedule import execute

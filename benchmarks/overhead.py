@@ -61,8 +61,8 @@ class Copy:
         import torch
         from transformers import AutoModelForSequenceClassification
 
-        from mixwell.models import resolve
         from mixwell.training import quiet_libraries
+        from mixwell.training.models import resolve
 
         torch.manual_seed(0)
         with quiet_libraries():
@@ -220,7 +220,7 @@ def main() -> None:
         result = measure(methods, options.rows, options.length, options.rounds)
         show(result)
     if options.json:
-        from mixwell.files import write_json
+        from mixwell.utils.files import write_json
 
         write_json(options.json, result)
 

@@ -4,9 +4,10 @@
     python benchmarks/recipe.py table --records recipe.jsonl
 
 DATA holds a folder per data set with train.jsonl.gz and test.jsonl.gz or validation.jsonl.gz. Each training is one line
-of the records and is not run again; several processes may share the file. Nothing is held out and no epoch is chosen: a
-run is its last step, so that the recipe alone speaks. The table has the NLL before and at the best temperature on the
-test rows: the second is what a good temperature could reach. `8pc` is 8 rows per class.
+of the records and is not run again; several processes may share the file. Unless a variant has folds, nothing is held
+out and no epoch is chosen: a run is its last step, so that the recipe alone speaks. The table has the NLL as it is
+(after the temperature of the folds, where there are folds) and at the best temperature on the test rows: the second is
+what a good temperature could reach. `8pc` is 8 rows per class.
 """
 
 from __future__ import annotations
@@ -22,45 +23,53 @@ from typing import Any
 
 from rivals import SETS, claimed, draw, lines, written
 
-TEST_ROWS = 400
+TEST_ROWS = 500
 BASE: dict[str, Any] = {
-    "pooling": "mean", "start": "humble", "strength": None, "lr": 2e-4, "head_rate": 10.0, "epochs": 10, "batch": 16,
-    "least_updates": 0, "freeze_words": True, "method": "none", "options": {}, "length": 40,
+    "pooling": "mean", "start": "humble", "strength": None, "lr": 2e-4, "head_rate": 10.0, "epochs": 6, "batch": 16,
+    "least_updates": 60, "freeze_words": True, "method": "none", "options": {}, "length": 64, "pairs": 0.0,
+    "folds": 0, "average": False,
 }  # fmt: skip
 STRONG = {"method": "amplify", "options": {"consistent": True, "draw": "folded", "alpha": 1.0}}
-FEW = {"epochs": 5, "least_updates": 60}
 # `start`: random; probe (as it is, its penalty chosen by folds or fixed by `strength`); humble (scaled down).
+# `pairs`: weight of the pair loss beside the cross-entropy. `contrastive`: that many updates of the pair loss alone.
 VARIANTS: dict[str, dict[str, Any]] = {
-    "probe": {"start": "probe", "epochs": 0},
-    "stock head": {"pooling": "model", "start": "random", "head_rate": 1.0},
-    "random": {"start": "random", "head_rate": 1.0},
-    "random, head x10": {"start": "random"},
-    "probe start, 1e-4": {"start": "probe", "lr": 1e-4, "head_rate": 1.0},
-    "probe C=1": {"start": "probe", "strength": 1.0, "head_rate": 1.0},
-    "probe C=1, 5 epochs": {"start": "probe", "strength": 1.0, "head_rate": 1.0, "epochs": 5},
-    "probe C=0.03": {"start": "probe", "strength": 0.03, "head_rate": 1.0},
-    "probe C=0.03, head x10": {"start": "probe", "strength": 0.03},
-    "humble": {"head_rate": 1.0},
-    "humble, head x10": {},
-    "humble, head x10, 5 epochs": {"epochs": 5},
-    "humble, head x10, 20 epochs": {"epochs": 20},
-    "humble, head x10, 1e-4": {"lr": 1e-4},
-    "humble, head x10, 1e-4, 6 epochs": {"lr": 1e-4, "epochs": 6},
-    "humble, head x10, words": {"freeze_words": False},
-    "humble, head x10, batch 8": {"batch": 8, "epochs": 5},
-    "humble, head x10, manifold": {"method": "manifold"},
-    "humble, head x10, amplify strong": STRONG,
-    "humble, head x10, smoothing": {"options": {"label_smoothing": 0.1}},
-    "few, 2e-4": FEW,
-    "few, 1e-4": {**FEW, "lr": 1e-4},
-    "few, 2e-4, manifold": {**FEW, "method": "manifold"},
-    "few, 1e-4, manifold": {**FEW, "lr": 1e-4, "method": "manifold"},
-    "few, 2e-4, amplify strong": {**FEW, **STRONG},
+    "probe": {"start": "probe", "epochs": 0, "least_updates": 0},
+    "stock head, 10 epochs": {"pooling": "model", "start": "random", "head_rate": 1.0, "epochs": 10},
+    "random head, 10 epochs": {"start": "random", "epochs": 10},
+    "6 epochs": {},
+    "10 epochs": {"epochs": 10},
+    "3e-4": {"lr": 3e-4},
+    "1e-4": {"lr": 1e-4},
+    "1e-4, 10 epochs": {"lr": 1e-4, "epochs": 10},
+    "words too": {"freeze_words": False},
+    "batch 8, 4 epochs": {"batch": 8, "epochs": 4},
+    "manifold": {"method": "manifold"},
+    "manifold, 10 epochs": {"method": "manifold", "epochs": 10},
+    "amplify strong": STRONG,
+    "smoothing": {"options": {"label_smoothing": 0.1}},
+    "pairs 1": {"pairs": 1.0},
+    "pairs 0.3": {"pairs": 0.3},
+    "pairs 1, 10 epochs": {"pairs": 1.0, "epochs": 10},
+    "pairs 1, 1e-4, 10 epochs": {"pairs": 1.0, "epochs": 10, "lr": 1e-4},
+    "pairs 3, 1e-4, 10 epochs": {"pairs": 3.0, "epochs": 10, "lr": 1e-4},
+    "pairs 1, 120 updates": {"pairs": 1.0, "least_updates": 120},
+    "120 updates": {"least_updates": 120},
+    "contrastive 80, 1e-4": {"contrastive": 80, "lr": 1e-4},
+    "contrastive 160, 1e-4": {"contrastive": 160, "lr": 1e-4},
+    "contrastive 80, 2e-4": {"contrastive": 80, "lr": 2e-4},
+    "contrastive 160, 2e-4": {"contrastive": 160, "lr": 2e-4},
+    "contrastive 80, 5e-5": {"contrastive": 80, "lr": 5e-5},
+    "contrastive 120, 3e-5": {"contrastive": 120, "lr": 3e-5},
+    "contrastive 120, 5e-5": {"contrastive": 120, "lr": 5e-5},
+    "contrastive 120, 5e-5, words": {"contrastive": 120, "lr": 5e-5, "freeze_words": False},
+    "3 folds, average": {"folds": 3, "average": True},
+    "4 folds, average": {"folds": 4, "average": True},
+    "3 folds, average, pairs 1": {"folds": 3, "average": True, "pairs": 1.0},
 }
 
 
 def load(pooling: str, classes: int, seed: int) -> Any:
-    from mixwell import models
+    from mixwell.training import models
 
     return models.load("minilm", labels=[str(at) for at in range(classes)], seed=seed, pooling=pooling)
 
@@ -85,16 +94,102 @@ def start_head(model: Any, tokenizer: Any, rows: list[dict[str, Any]], y: Any, o
     return found.strength
 
 
+def fit(model: Any, tokenizer: Any, inputs: list[Any], y: Any, options: dict[str, Any], seed: int) -> int:
+    """Train a model in place; returns the number of updates."""
+    import torch
+    from transformers import get_cosine_schedule_with_warmup, set_seed
+
+    import mixwell
+    from mixwell.training.pair_loss import pair_loss
+
+    set_seed(seed)
+    per_epoch = math.ceil(len(inputs) / options["batch"])
+    total = max(options["epochs"] * per_epoch, options["least_updates"])
+    groups = [
+        {"params": [p for n, p in model.named_parameters() if p.requires_grad and n.startswith("classifier") == head],
+         "lr": options["lr"] * (options["head_rate"] if head else 1)} for head in (False, True)
+    ]  # fmt: skip
+    optimiser = torch.optim.AdamW(groups, weight_decay=0.01, fused=True)
+    schedule = get_cosine_schedule_with_warmup(optimiser, round(0.1 * total), total)
+    order = torch.Generator().manual_seed(seed)
+    labels = torch.tensor(y)
+    pooled: list[Any] = []
+    watch = (
+        model.classifier.register_forward_pre_hook(lambda _, args: pooled.append(args[0])) if options["pairs"] else None
+    )
+    model.train()
+    with mixwell.attach(model, options["method"], **options["options"]):
+        for step in range(total):
+            if step % per_epoch == 0:
+                places = torch.randperm(len(inputs), generator=order).tolist()
+            at = places[step % per_epoch * options["batch"] :][: options["batch"]]
+            batch = tokenizer.pad([inputs[row] for row in at], return_tensors="pt")
+            loss = model(**batch, labels=labels[at]).loss
+            if options["pairs"]:
+                loss = loss + options["pairs"] * pair_loss(pooled.pop(), labels[at])
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimiser.step()
+            schedule.step()
+            optimiser.zero_grad()
+    if watch is not None:
+        watch.remove()
+    model.eval()
+    return total
+
+
+def by_pairs(model: Any, tokenizer: Any, inputs: list[Any], y: Any, options: dict[str, Any], seed: int) -> int:
+    """Tune by pairs of texts, then fit a logistic regression; returns the number of updates."""
+    from mixwell.training import contrastive, probe
+
+    model.config.normalize = True
+    contrastive.tune(
+        model, tokenizer, inputs, y, learning_rate=options["lr"], batch_size=options["batch"], seed=seed,
+        updates=options["contrastive"], freeze_words=options["freeze_words"],
+    )  # fmt: skip
+    x = probe.features(model, tokenizer, inputs, 32)
+    found = probe.fit_probe(x, y, "single_label", model.config.num_labels, strength=contrastive.STRENGTH)
+    probe.put_into(model.classifier, found)
+    return int(options["contrastive"])
+
+
+def by_folds(model: Any, tokenizer: Any, inputs: list[Any], y: Any, options: dict[str, Any], seed: int) -> Any:
+    """Train once per fold and average the weights; returns the updates and what out-of-fold rows say."""
+    import numpy as np
+    import torch
+
+    from mixwell.training.folds import assign_folds
+    from mixwell.training.held_out import HeldOut
+    from mixwell.training.predict import logits
+
+    first = {name: value.detach().clone() for name, value in model.state_dict().items()}
+    total: dict[str, Any] = {}
+    folds = assign_folds(np.arange(len(y)), y, options["folds"])
+    found, updates = np.zeros((len(y), model.config.num_labels)), 0
+    for fold in range(options["folds"]):
+        kept, out = np.flatnonzero(folds != fold), np.flatnonzero(folds == fold)
+        model.load_state_dict(first)
+        updates += fit(model, tokenizer, [inputs[at] for at in kept], y[kept], options, seed)
+        found[out] = logits(model, tokenizer, [inputs[at] for at in out], batch_size=32)
+        for name, value in model.state_dict().items():
+            total[name] = total[name] + value.detach() if name in total else value.detach().clone()
+    count = options["folds"]
+    mean = {name: value / count if torch.is_floating_point(value) else first[name] for name, value in total.items()}
+    model.load_state_dict(mean)
+    held = HeldOut("out_of_fold", found, y, "single_label", folds)
+    return updates, held
+
+
 def train(job: dict[str, Any], data: Path) -> dict[str, Any]:
     """Do one training; returns the scores of the test rows and the CPU seconds."""
     import numpy as np
     import torch
-    from transformers import get_cosine_schedule_with_warmup, set_seed
+    from transformers import set_seed
     from transformers.utils import logging
 
-    import mixwell
-    from mixwell import calibration
-    from mixwell.prediction import logits
+    from mixwell.metrics.measure import measure
+    from mixwell.metrics.temperature import fit_temperature
+    from mixwell.training.predict import logits
 
     logging.set_verbosity_error()
     logging.disable_progress_bar()
@@ -110,43 +205,32 @@ def train(job: dict[str, Any], data: Path) -> dict[str, Any]:
     set_seed(job["seed"])
     began = time.process_time()
     result: dict[str, Any] = {"classes": len(names), "n": len(rows)}
-    if options["start"] != "random":
-        result["strength"] = start_head(model, tokenizer, inputs, y, options)
     model.get_input_embeddings().weight.requires_grad_(not options["freeze_words"])
-    per_epoch = math.ceil(len(rows) / options["batch"])
-    total = max(options["epochs"] * per_epoch, options["least_updates"])
-    groups = [
-        {"params": [p for n, p in model.named_parameters() if p.requires_grad and n.startswith("classifier") == head],
-         "lr": options["lr"] * (options["head_rate"] if head else 1)} for head in (False, True)
-    ]  # fmt: skip
-    optimiser = torch.optim.AdamW(groups, weight_decay=0.01, fused=True)
-    schedule = get_cosine_schedule_with_warmup(optimiser, round(0.1 * total), total)
-    order = torch.Generator().manual_seed(job["seed"])
-    labels = torch.tensor(y)
-    model.train()
-    with mixwell.attach(model, options["method"], **options["options"]):
-        for step in range(total):
-            if step % per_epoch == 0:
-                places = torch.randperm(len(rows), generator=order).tolist()
-            at = places[step % per_epoch * options["batch"] :][: options["batch"]]
-            batch = tokenizer.pad([inputs[row] for row in at], return_tensors="pt")
-            model(**batch, labels=labels[at]).loss.backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimiser.step()
-            schedule.step()
-            optimiser.zero_grad()
-    result |= {"updates": total, "cpu": time.process_time() - began}
+    given = 1.0
+    if "contrastive" in options:
+        updates = by_pairs(model, tokenizer, inputs, y, options, job["seed"])
+    else:
+        if options["start"] != "random":
+            result["strength"] = start_head(model, tokenizer, inputs, y, options)
+        if options["folds"]:
+            updates, held = by_folds(model, tokenizer, inputs, y, options, job["seed"])
+            given = float(held.temperature()[0] or 1.0)
+            result["out_of_fold"] = held.accuracy
+        else:
+            updates = fit(model, tokenizer, inputs, y, options, job["seed"])
+    result |= {"updates": updates, "cpu": time.process_time() - began, "given": given}
     found = logits(model, tokenizer, test_inputs, batch_size=32)
-    best = calibration.fit_temperature(found, y_test)
-    result |= {name: calibration.metrics(found, y_test)[name] for name in ("accuracy", "macro_f1", "nll", "ece")}
-    return result | {"temperature": best, "nll_best": calibration.metrics(found, y_test, temperature=best)["nll"]}
+    best = fit_temperature(found, y_test)
+    measured = measure(found, y_test, temperature=given)
+    result |= {name: measured[name] for name in ("accuracy", "macro_f1", "nll", "ece")}
+    return result | {"temperature": best, "nll_best": measure(found, y_test, temperature=best)["nll"]}
 
 
 def run(args: argparse.Namespace) -> None:
     for seed in range(args.first_seed, args.first_seed + args.seeds):
         for rows in args.rows.split(","):
-            for variant in args.variants.split(";"):
-                for name in args.sets.split(","):
+            for name in args.sets.split(","):
+                for variant in args.variants.split(";"):
                     job = {"variant": variant, "data": name, "rows": rows, "seed": seed}
                     if claimed(Path(args.records), job):
                         written(Path(args.records), job, train(job, Path(args.data)))

@@ -78,9 +78,9 @@ def joined(row: dict[str, Any]) -> str:
 def by_mixwell(train: list, test: list, labels: list[str], seed: int) -> Any:
     import numpy as np
 
-    from mixwell.prediction import Classifier
     from mixwell.training import TrainSettings
     from mixwell.training import train as run
+    from mixwell.training.predict import Classifier
 
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "rows.csv"
@@ -109,7 +109,7 @@ def embed(texts: list[str]) -> Any:
     import numpy as np
     from sentence_transformers import SentenceTransformer
 
-    from mixwell.models import resolve
+    from mixwell.training.models import resolve
 
     model = SentenceTransformer(resolve("minilm"), device="cpu")
     model.max_seq_length = LENGTH
@@ -161,7 +161,7 @@ def by_setfit(train: list, test: list, labels: list[str], seed: int) -> Any:
     from datasets import Dataset
     from setfit import SetFitModel, Trainer, TrainingArguments
 
-    from mixwell.models import resolve
+    from mixwell.training.models import resolve
 
     # 20 iterations are the paper's; with more rows fewer do, since each one is 2 pairs per row.
     iterations = 20 if len(train) <= 64 else 5
@@ -192,7 +192,7 @@ def by_trainer(train: list, test: list, labels: list[str], seed: int) -> Any:
         set_seed,
     )  # fmt: skip
 
-    from mixwell.models import resolve
+    from mixwell.training.models import resolve
 
     set_seed(seed)
     tokenizer = AutoTokenizer.from_pretrained(resolve("minilm"))
@@ -228,7 +228,7 @@ def one(job: dict[str, Any], data: Path) -> dict[str, Any]:
     import numpy as np
     import torch
 
-    from mixwell import calibration
+    from mixwell.metrics.measure import measure
 
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
@@ -240,7 +240,7 @@ def one(job: dict[str, Any], data: Path) -> dict[str, Any]:
     y = np.array([labels.index(row["label"]) if row["label"] in labels else -1 for row in test])
     known = y >= 0  # a class without training rows is wrong for all; probabilities are measured on the others
     logits = np.log(np.clip(np.asarray(chances, dtype=np.float64), 1e-6, None))
-    found = calibration.metrics(logits[known], y[known])
+    found = measure(logits[known], y[known])
     guess = np.bincount([labels.index(row["label"]) for row in train]).argmax()
     return {
         "accuracy": float((logits.argmax(axis=1) == y).mean()),
@@ -310,29 +310,49 @@ def table(args: argparse.Namespace) -> None:
         record = json.loads(line)
         job = record["job"]
         found[job["size"], job["data"]][job["rival"]][job["seed"]] = record["result"]
-    ranks: dict[str, dict[str, list[float]]] = {"accuracy": defaultdict(list), "nll": defaultdict(list)}
+    whole = {place: set.intersection(*(set(by[rival]) for rival in RIVALS)) for place, by in found.items()}
+    ranks: dict[str, list[Any]] = {"accuracy": [], "nll": []}
+    behind = []
     for metric in METRICS:
         print(f"\n### {metric}\n\n| size | data | seeds | " + " | ".join(RIVALS) + " |")
         print("|---|---|---:|" + "---:|" * len(RIVALS))
         for (size, name), by in sorted(found.items()):
-            seeds = sorted(set.intersection(*(set(by[rival]) for rival in RIVALS)))
+            seeds = sorted(whole[size, name])
             if not seeds:
                 continue
             values = np.array([[by[rival][seed][metric] for seed in seeds] for rival in RIVALS])
-            means = values.mean(axis=1)
-            errors = values.std(axis=1, ddof=1) / len(seeds) ** 0.5 if len(seeds) > 1 else np.full(len(RIVALS), np.nan)
-            better = -means if metric in ("accuracy", "macro_f1") else means
+            better = values.mean(axis=1) * (-1 if metric in ("accuracy", "macro_f1") else 1)
+            print(f"| {size} | {name} | {len(seeds)} | " + " | ".join(cells(values, better, metric)) + " |")
             if metric in ranks:
-                for rival, rank in zip(RIVALS, better.argsort().argsort() + 1):
-                    ranks[metric][rival].append(float(rank))
-            scale = 100 if metric in ("accuracy", "macro_f1", "ece") else 1
-            digits = 0 if metric == "cpu" else 1 if scale == 100 else 3
-            cells = [f"{scale * m:.{digits}f} ± {scale * e:.{digits}f}" for m, e in zip(means, errors)]
-            cells[int(better.argmin())] = f"**{cells[int(better.argmin())]}**"
-            print(f"| {size} | {name} | {len(seeds)} | " + " | ".join(cells) + " |")
+                ranks[metric].append(better.argsort().argsort() + 1)
+                best = 1 + int(better[1:].argmin())
+                gap = (values[0] - values[best]) * (-1 if metric == "accuracy" else 1)
+                error = gap.std(ddof=1) / len(gap) ** 0.5 if len(gap) > 1 else float("nan")
+                if gap.mean() > (0 if np.isnan(error) else error):
+                    behind.append(
+                        f"- {metric}, {size}, {name}: behind {RIVALS[best]} by {gap.mean():.3f} (SE {error:.3f})"
+                    )
+    if not ranks["nll"]:
+        print("\nno data set has a seed of all rivals yet")
+        return
     print("\n### mean rank\n\n| | " + " | ".join(RIVALS) + " |\n|---|" + "---:|" * len(RIVALS))
-    for metric, by_rival in ranks.items():
-        print(f"| {metric} | " + " | ".join(f"{np.mean(by_rival[rival]):.2f}" for rival in RIVALS) + " |")
+    for metric, rows in ranks.items():
+        print(f"| {metric} | " + " | ".join(f"{rank:.2f}" for rank in np.mean(rows, axis=0)) + " |")
+    print(f"\n### where {RIVALS[0]} is behind by more than one standard error\n\n" + ("\n".join(behind) or "nowhere"))
+
+
+def cells(values: Any, better: Any, metric: str) -> list[str]:
+    """Means over seeds with standard errors, one per rival; the best in bold."""
+    scale = 100 if metric in ("accuracy", "macro_f1", "ece") else 1
+    digits = 0 if metric == "cpu" else 1 if scale == 100 else 3
+    made = []
+    for row in values:
+        text = f"{scale * row.mean():.{digits}f}"
+        if len(row) > 1:
+            text += f" ± {scale * row.std(ddof=1) / len(row) ** 0.5:.{digits}f}"
+        made.append(text)
+    made[int(better.argmin())] = f"**{made[int(better.argmin())]}**"
+    return made
 
 
 def main() -> None:

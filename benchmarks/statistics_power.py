@@ -1,6 +1,6 @@
 """How often the intervals of `mixwell compare` cover, and what its verdicts find.
 
-Simulates records of two methods (`mixwell.compare.simulate`), many times over, and prints for each number of
+Simulates records of two methods (`mixwell.compare.stats.simulate`), many times over, and prints for each number of
 seeds and metric:
 
 - null: share of comparisons without a true difference that are called different (nominal 5 %);
@@ -20,9 +20,9 @@ import time
 import numpy as np
 from scipy import stats
 
-from mixwell.compare import bootstrap as boot
-from mixwell.compare.intervals import interval
-from mixwell.compare.simulate import WORLDS, simulate
+from mixwell.compare.stats import bootstrap as boot
+from mixwell.compare.stats.intervals import interval
+from mixwell.compare.stats.simulate import WORLDS, simulate
 
 METRICS = ("accuracy", "nll", "macro_f1", "ece")
 
@@ -79,7 +79,7 @@ def main() -> None:
         for _ in range(max(1000, 2 * args.simulations)):
             a, b = (
                 boot.values(r[0], metrics, "single_label")
-                for r in simulate(1, rng, WORLDS[world], skill=args.skill, sure=args.sure)
+                for r in simulate(1, rng, WORLDS[world], skill=args.skill, overconfidence=args.sure)
             )
             for m in metrics:
                 truth[m].append(b[m] - a[m])
@@ -88,7 +88,7 @@ def main() -> None:
             hits = {m: np.zeros(5) for m in metrics}
             for _ in range(args.simulations):
                 for effect in (0, 1):
-                    kw = {"skill": args.skill, "sure": args.sure} if effect else {}
+                    kw = {"skill": args.skill, "overconfidence": args.sure} if effect else {}
                     runs = simulate(seeds, rng, WORLDS[world], **kw)
                     diffs, resampled, size = differences(runs, metrics, args.resamples, rng)
                     for m in metrics:

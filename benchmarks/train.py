@@ -93,8 +93,8 @@ def main() -> None:
 
     import torch
 
-    from mixwell import data, models
-    from mixwell.training import TrainSettings, fit, quiet_libraries, recipe
+    from mixwell import data
+    from mixwell.training import TrainSettings, fit, models, quiet_libraries, recipe
 
     if arguments.threads:
         torch.set_num_threads(arguments.threads)

@@ -131,8 +131,8 @@ def options(kind: str, name: str) -> dict:
 
 def strong(name: str) -> dict:
     """Options that spread lam over (0, 1): some methods' own draws lie so close to 1 that a test would see nothing."""
+    from mixwell.core.method import DrawsLam
     from mixwell.methods import load_all
-    from mixwell.methods.base import DrawsLam
 
     return {"draw": "beta", "alpha": 1.0} if issubclass(load_all()[name], DrawsLam) else {}
 

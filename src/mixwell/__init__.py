@@ -1,7 +1,7 @@
 """mixwell: mixup in the hidden layers of any Transformer.
 
 >>> import mixwell
->>> mixer = mixwell.attach(model, "amplify")  # then train as ever
+>>> mixer = mixwell.attach(model, "amplify")  # then train as usual
 """
 
 from __future__ import annotations
@@ -12,37 +12,57 @@ from mixwell._registration import register as _register
 from mixwell._version import __version__
 
 if TYPE_CHECKING:
-    from mixwell.inspection import Inspection, inspect
-    from mixwell.methods import Method
-    from mixwell.mixer import Mixer, attach
-    from mixwell.plan import Plan
+    from mixwell import methods
+    from mixwell.api import resume, train
+    from mixwell.core.draw import Plan
+    from mixwell.core.method import Method
+    from mixwell.core.mixer import Mixer
+    from mixwell.methods.attach import attach
+    from mixwell.methods.inspection import Inspection, inspect
+    from mixwell.training.predict import Classifier
+    from mixwell.training.settings import TrainSettings
 
-__all__ = ["Inspection", "Method", "Mixer", "Plan", "__version__", "attach", "inspect", "methods"]
+__all__ = [
+    "Classifier",
+    "Inspection",
+    "Method",
+    "Mixer",
+    "Plan",
+    "TrainSettings",
+    "__version__",
+    "attach",
+    "inspect",
+    "methods",
+    "resume",
+    "train",
+]
 
 _register()
 
 # Public names and where they live: torch and transformers are imported when one is first used.
 _HOMES = {
-    "attach": "mixwell.mixer",
-    "Mixer": "mixwell.mixer",
-    "Plan": "mixwell.plan",
-    "Method": "mixwell.methods",
-    "inspect": "mixwell.inspection",
-    "Inspection": "mixwell.inspection",
+    "Classifier": "mixwell.training.predict",
+    "attach": "mixwell.methods.attach",
+    "train": "mixwell.api",
+    "resume": "mixwell.api",
+    "TrainSettings": "mixwell.training.settings",
+    "Mixer": "mixwell.core.mixer",
+    "Plan": "mixwell.core.draw",
+    "Method": "mixwell.core.method",
+    "inspect": "mixwell.methods.inspection",
+    "Inspection": "mixwell.methods.inspection",
 }
 
 
-def methods() -> dict[str, str]:
-    """Return all methods, ours and those of other packages: name -> one line."""
-    # Importing the package of the same name puts it in this function's place; it can be called like this one.
-    from mixwell.methods import summaries
-
-    return summaries()
-
-
 def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        import importlib
+    import importlib
 
+    if name in _HOMES:
         return getattr(importlib.import_module(_HOMES[name]), name)
+    if name == "methods":  # a package that can be called
+        return importlib.import_module("mixwell.methods")
     raise AttributeError(f"module 'mixwell' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

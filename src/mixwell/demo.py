@@ -24,10 +24,11 @@ def demo(output: str | Path = "demo-run", *, quiet: bool = False) -> Path:
     Returns:
         The page.
     """
-    from mixwell.cli import show_run
+    from mixwell.api import resume, train
     from mixwell.data import sample_folder
-    from mixwell.prediction import Classifier
-    from mixwell.training import TrainSettings, resume, train
+    from mixwell.report.terminal import show_run
+    from mixwell.training import TrainSettings
+    from mixwell.training.predict import Classifier
 
     folder = Path(output)
     settings = TrainSettings(

@@ -14,12 +14,12 @@ import os
 import pkgutil
 import sys
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from mixwell._version import __version__
-from mixwell.errors import DISK_ERRORS, MixwellError
+from mixwell.utils.errors import DISK_ERRORS, MixwellError
 
 
 def commands() -> list[str]:
@@ -112,49 +112,3 @@ def given(context: typer.Context) -> set[str]:
     """The names of the parameters that were written on the command line."""
     sources = {name: context.get_parameter_source(name) for name in context.params}
     return {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
-
-
-# --- tables ----------------------------------------------------------------------------------------------------------
-
-
-def show_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table on stdout."""
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(title=Text(title), title_justify="left", title_style="bold")
-    for at, column in enumerate(columns):
-        table.add_column(column, no_wrap=at == 0, overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(str(cell)) for cell in row))
-    Console().print(table)
-
-
-def show_run(result: Any) -> None:
-    """Print the summary of a `RunResult`."""
-    from mixwell.calibration import METRICS
-    from mixwell.modelcard import MEASURED, headline
-
-    metrics = result.metrics
-    if not metrics:  # a process other than the first
-        return
-    if result.was_finished:
-        print(f"{result.folder}: this run was finished already")
-    shown = headline(metrics)
-    scale = "" if metrics["temperature"] is None else f", temperature {metrics['temperature']:.3f}"
-    kept = f", epoch {metrics['best_epoch']} of {metrics['epochs']}" if metrics["epochs"] else ""
-    name = metrics["method"]["method"]
-    if shown is None:
-        print(f"{name}: trained{kept}; no rows were held out, so nothing was measured")
-    else:
-        before, after = metrics[shown]["before"], metrics[shown].get("after")
-        columns = ["metric", "before temperature", "after"] if after else ["metric", "value"]
-        rows = [
-            [METRICS[name].title, f"{value:.4f}", *([f"{after[name]:.4f}"] if after else [])]
-            for name, value in before.items()
-        ]
-        show_table(f"{name}: {metrics[shown]['rows']} {MEASURED[shown]}{kept}{scale}", columns, rows)
-    print(f"run folder   {result.folder}\nmodel        {result.folder / 'model'}")
-    print(f"page         {result.folder / 'report.html'}")
-    print(f'predict      mixwell predict {result.folder} "a text"')

@@ -30,18 +30,19 @@ def command(
     """Draw what a model attends to while a text is mixed: lines, one word, neurons, a graph."""
     import sys
 
-    from mixwell import attention, models
-    from mixwell.report import attention as report
-    from mixwell.training import quiet_libraries
+    from mixwell.report.attention import choice, options
+    from mixwell.report.attention import output as files
+    from mixwell.report.attention.capture import capture
+    from mixwell.training import models, quiet_libraries
 
     # What can be told without the model is checked before it is loaded.
-    kind, chosen = report.kind_of(output, view), attention.parse_methods(methods)
-    values = attention.parse_lams(lam, lams)
-    texts = attention.check_texts(text, text_b, partner, partner_b)
+    kind, chosen = files.kind_of(output, view), options.parse_methods(methods)
+    values = options.parse_lams(lam, lams)
+    texts = options.check_texts(text, text_b, partner, partner_b)
     with quiet_libraries():
         loaded = models.load(model, labels=["0", "1"], trust_remote_code=trust_remote_code)
-        found = attention.capture(loaded, *texts, methods=chosen, lam=lam, lams=values)
-    size = report.write(output, kind, found, report.choose(found, view=view, block=block, head=head, word=word))
+        found = capture(loaded, *texts, methods=chosen, lam=lam, lams=values)
+    size = files.write(output, kind, found, choice.choose(found, view=view, block=block, head=head, word=word))
     for note in found.notes:
         print(f"note: {note}", file=sys.stderr)
     print(f"attention in {output} ({size / 1e6:.1f} MB)", file=sys.stderr)

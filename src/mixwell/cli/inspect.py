@@ -16,9 +16,9 @@ def command(
     trust_remote_code: Annotated[bool, typer.Option("--trust-remote-code", help="Run code of the model.")] = False,
 ) -> None:
     """Show where a model can be mixed, each point proved to fire, and which methods it takes for which tasks."""
-    from mixwell import inspection, models
-    from mixwell.cli import show_table
-    from mixwell.training import quiet_libraries
+    from mixwell.methods import inspection
+    from mixwell.report.terminal import show_table
+    from mixwell.training import models, quiet_libraries
 
     with quiet_libraries():
         loaded = models.load_for(model, task, trust_remote_code=trust_remote_code)

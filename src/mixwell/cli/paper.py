@@ -18,8 +18,8 @@ _Level = Annotated[float, typer.Option(help="Of the intervals.")]
 @app.command("list")
 def list_() -> None:
     """List the experiments."""
-    from mixwell.cli import show_table
     from mixwell.papers import protocols
+    from mixwell.report.terminal import show_table
 
     found = [protocols.get(name) for name in protocols.names()]
     rows = [[each.name, each.number, each.title] for each in found]
@@ -73,10 +73,10 @@ def run(
     What cannot run (data, weights) is listed with the reason. Stopped or killed, the same command does the rest.
     """
     from mixwell.compare.run import make_engine, make_view
-    from mixwell.errors import RunError
     from mixwell.papers.planning import Request
     from mixwell.papers.runner import rewrite
     from mixwell.papers.runner import run as run_paper
+    from mixwell.utils.errors import RunError
 
     wanted = Request(
         name, scale, data, model, hub, tuple(each.strip() for each in (only or "").split(",") if each.strip()),

@@ -29,16 +29,17 @@ def command(
     """Predict labels and calibrated probabilities, for files of any size."""
     import sys
 
-    from mixwell import prediction
+    from mixwell.training.predict import Classifier
+    from mixwell.training.prediction_files import choose_format, open_source, write_predictions
 
-    chosen = prediction.choose_format(format, output)
-    opened = prediction.open_source(source)
-    classifier = prediction.Classifier.load(run, device=device, trust_remote_code=trust_remote_code)
+    chosen = choose_format(format, output)
+    opened = open_source(source)
+    classifier = Classifier.load(run, device=device, trust_remote_code=trust_remote_code)
     batches = classifier.records(
         opened, text=text, text_pair=text_pair, batch_size=batch_size, on_empty=on_empty,
         keep_columns=not only_predictions,
         note=lambda told: print(f"note: {told}", file=sys.stderr),
     )  # fmt: skip
-    rows = prediction.write_predictions(batches, chosen, output, sys.stdout)
+    rows = write_predictions(batches, chosen, output, sys.stdout)
     if output:
         print(f"{rows} predictions in {output}", file=sys.stderr)

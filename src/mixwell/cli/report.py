@@ -25,9 +25,9 @@ def command(
     import sys
     from pathlib import Path
 
-    from mixwell.compare import export
-    from mixwell.errors import OptionError
-    from mixwell.files import write_text
+    from mixwell.report import export
+    from mixwell.utils.errors import OptionError
+    from mixwell.utils.files import write_text
 
     chosen = export.choose_format(format, output)
     if (Path(folder) / "table.md").exists():

@@ -8,26 +8,44 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import numpy as np
+
+from mixwell.compare import references
 from mixwell.compare.records import CellResult
 from mixwell.compare.spec import REFERENCES, CellSpec, chosen_test_rows
-from mixwell.errors import DataError, RunError
+from mixwell.compare.weights import weights_fingerprint
+from mixwell.data import texts_of, tokenise
+from mixwell.metrics.measure import measure
+from mixwell.metrics.tasks import REGRESSION
+from mixwell.training import models, quiet_libraries
+from mixwell.training.evaluate import temperature_of
+from mixwell.training.fitting import FitResult, fit
+from mixwell.training.predict import logits
+from mixwell.training.probe import put_into
+from mixwell.utils.environment import versions
+from mixwell.utils.errors import DataError, RunError
 
 if TYPE_CHECKING:
     from mixwell.data import TextData
-    from mixwell.models import LoadedModel
+    from mixwell.training.models import LoadedModel
     from mixwell.training.probe import Probe
 
 T = TypeVar("T")
+_HELD_OUT = ("validation", "test")
 
 
-class Recent(OrderedDict[Hashable, Any]):
-    """The values used last, made when they are missing."""
+class RecentValues(OrderedDict[Hashable, Any]):
+    """The values that were used last.
+
+    Args:
+        most: how many are kept.
+    """
 
     def __init__(self, most: int) -> None:
         super().__init__()
         self.most = most
 
-    def get_or(self, key: Hashable, make: Callable[[], T]) -> T:
+    def get_or_make(self, key: Hashable, make: Callable[[], T]) -> T:
         """The value of a key, made by `make` if it is not there."""
         if key in self:
             self.move_to_end(key)
@@ -35,12 +53,12 @@ class Recent(OrderedDict[Hashable, Any]):
             while len(self) >= self.most:  # first make room: two large models may not fit
                 self.popitem(last=False)
             self[key] = make()
-        found: T = self[key]
-        return found
+        value: T = self[key]
+        return value
 
 
 @dataclasses.dataclass
-class _Weights:
+class _InitialWeights:
     """A model with its initial weights: those that all seeds share, and for each seed those of its head."""
 
     loaded: LoadedModel
@@ -57,11 +75,11 @@ class Cache:
 
     def __init__(self, cache_dir: str | None = None) -> None:
         self.cache_dir = cache_dir
-        self._texts = Recent(2)
-        self._samples = Recent(4)
-        self._rows = Recent(12)
-        self._models = Recent(1)
-        self._probes = Recent(8)
+        self._texts = RecentValues(2)
+        self._samples = RecentValues(4)
+        self._rows = RecentValues(12)
+        self._models = RecentValues(1)
+        self._probes = RecentValues(8)
 
     def data(self, spec: CellSpec) -> TextData:
         """The sampled data of a cell.
@@ -69,32 +87,28 @@ class Cache:
         Raises:
             DataError: they are not those that the cell was planned with.
         """
-        whole = self._texts.get_or(spec.source, spec.source.load)
-        found = self._samples.get_or((spec.source, spec.sample), lambda: spec.sample.of(whole))
-        if found.fingerprint != spec.sampled:
+        whole = self._texts.get_or_make(spec.source, spec.source.load)
+        data = self._samples.get_or_make((spec.source, spec.sample), lambda: spec.sample.of(whole))
+        if data.fingerprint != spec.sampled:
             self._texts.clear()
             self._samples.clear()
             raise DataError(f"{spec.source.data}: the data changed while the comparison was running")
-        return found
+        return data
 
     def rows(self, spec: CellSpec, loaded: LoadedModel) -> dict[str, Any]:
         """The tokenised splits of a cell, with the chosen test rows only."""
-        from mixwell import data as texts
-
-        found = self.data(spec)
         length = spec.settings["max_length"]
-        made = {}
-        for split, table in found.splits.items():
+        rows = {}
+        for split, table in self.data(spec).splits.items():
             # Validation and test are the same in all samples of a data set.
             key = (spec.sampled if split == "train" else spec.fingerprint, split, spec.max_test, spec.weights, length)
 
             def make(table: Any = table, split: str = split) -> Any:
-                chosen = chosen_test_rows(table.num_rows, spec.max_test) if split == "test" else None
-                part = table if chosen is None else table.take(chosen)
-                return texts.tokenise(part, loaded.tokenizer, max_length=length, cache_dir=self.cache_dir)
+                part = _chosen_rows(table, spec) if split == "test" else table
+                return tokenise(part, loaded.tokenizer, max_length=length, cache_dir=self.cache_dir)
 
-            made[split] = self._rows.get_or(key, make)
-        return made
+            rows[split] = self._rows.get_or_make(key, make)
+        return rows
 
     def model(self, spec: CellSpec) -> LoadedModel:
         """The model with the initial weights of the cell's seed, bit for bit those of `models.load` with that seed."""
@@ -102,7 +116,7 @@ class Cache:
             return self._load(spec)  # they may change the model itself, such as gradient checkpointing
         labels = self.data(spec).labels
         key = (spec.model, spec.weights, spec.task, labels, spec.settings.get("pooling"))
-        kept: _Weights = self._models.get_or(key, lambda: self._first(spec))
+        kept: _InitialWeights = self._models.get_or_make(key, lambda: self._first_weights(spec))
         if spec.seed not in kept.heads:
             new = self._load(spec).model.state_dict()
             kept.heads[spec.seed] = {name: value for name, value in new.items() if not value.equal(kept.shared[name])}
@@ -112,26 +126,20 @@ class Cache:
 
     def probe(self, spec: CellSpec, loaded: LoadedModel, rows: Any) -> Probe:
         """The probe of a cell's training rows; the model must have its first weights."""
-        from mixwell.compare.references import probe_of
-
         keys = self.data(spec).row_keys("train").folded
         key = (spec.sampled, spec.weights, spec.settings.get("pooling"), spec.settings["max_length"])
         size = spec.settings["eval_batch_size"]
         pairs = "text_pair" in self.data(spec).train.column_names
-        return self._probes.get_or(
-            key, lambda: probe_of(loaded, rows, _labels(rows), keys, spec.task, size, pairs=pairs)
+        return self._probes.get_or_make(
+            key, lambda: references.probe_of(loaded, rows, _labels(rows), keys, spec.task, size, pairs=pairs)
         )
 
-    def _first(self, spec: CellSpec) -> _Weights:
+    def _first_weights(self, spec: CellSpec) -> _InitialWeights:
         loaded = self._load(spec)
         shared = {name: value.detach().clone() for name, value in loaded.model.state_dict().items()}
-        return _Weights(loaded, shared, {spec.seed: {}})
+        return _InitialWeights(loaded, shared, {spec.seed: {}})
 
     def _load(self, spec: CellSpec) -> LoadedModel:
-        from mixwell import models
-        from mixwell.compare.planning import weights_fingerprint
-        from mixwell.training import quiet_libraries
-
         with quiet_libraries():
             loaded = models.load(
                 spec.model, task=spec.task, labels=self.data(spec).labels, seed=spec.seed,
@@ -142,41 +150,21 @@ class Cache:
         return loaded
 
 
-def _reference(spec: CellSpec, cache: Cache, loaded: LoadedModel, rows: dict[str, Any]) -> dict[str, Any]:
-    """The outputs of a row of `REFERENCES`."""
-    from mixwell.compare import references
-    from mixwell.data import texts_of
-
-    size = spec.settings["eval_batch_size"]
-    splits = ("validation", "test")
-    if spec.method == "probe":
-        fitted = cache.probe(spec, loaded, rows["train"])
-        pairs = "text_pair" in cache.data(spec).train.column_names
-        found = {name: references.probe_outputs(fitted, loaded, rows[name], size, pairs=pairs) for name in splits}
-        return {f"{name}_logits": value for name, value in found.items()}
-    data = cache.data(spec)
-    chosen = chosen_test_rows(data.test.num_rows, spec.max_test)
-    tables = {"validation": data.validation, "test": data.test if chosen is None else data.test.take(chosen)}
-    found = references.tfidf_outputs(
-        texts_of(data.train), _labels(rows["train"]), {name: texts_of(table) for name, table in tables.items()},
-        spec.task, loaded.model.config.num_labels, data.row_keys("train").folded,
-    )  # fmt: skip
-    return {f"{name}_logits": value for name, value in found.items()}
+def _chosen_rows(table: Any, spec: CellSpec) -> Any:
+    """The test rows that a cell uses."""
+    chosen = chosen_test_rows(table.num_rows, spec.max_test)
+    return table if chosen is None else table.take(chosen)
 
 
 def _labels(rows: Any) -> Any:
-    import numpy as np
-
     return np.asarray(rows.with_format("numpy")["labels"])
 
 
 def preload() -> None:
-    """Import what training needs, so that the first cell does not take longer than the others."""
+    """Import what training needs besides this module, so that the first cell takes no longer than the others."""
     from transformers import AutoModelForSequenceClassification, AutoTokenizer, Trainer
 
-    from mixwell import data, mixer, modelcard, models, training
-
-    del AutoModelForSequenceClassification, AutoTokenizer, Trainer, data, mixer, modelcard, models, training
+    del AutoModelForSequenceClassification, AutoTokenizer, Trainer
 
 
 def run_cell(spec: CellSpec, cache: Cache) -> CellResult:
@@ -192,14 +180,7 @@ def run_cell(spec: CellSpec, cache: Cache) -> CellResult:
     Raises:
         Exception: of any kind; the cell has failed.
     """
-    import numpy as np
     import torch
-
-    from mixwell import calibration, runs
-    from mixwell.modelcard import temperature_of
-    from mixwell.prediction import logits
-    from mixwell.training import FitResult, fit, quiet_libraries
-    from mixwell.training.probe import put_into
 
     began = time.monotonic()
     settings = spec.train_settings(cache.cache_dir)
@@ -207,34 +188,20 @@ def run_cell(spec: CellSpec, cache: Cache) -> CellResult:
         data = cache.data(spec)
         loaded = cache.model(spec)
         rows = cache.rows(spec, loaded)
-        outputs: dict[str, Any] = {}
-        for split in ("validation", "test"):
-            outputs[f"{split}_labels"] = np.asarray(rows[split].with_format("numpy")["labels"])
+        outputs = {f"{split}_labels": _labels(rows[split]) for split in _HELD_OUT}
         if spec.method in REFERENCES:
             fitted = FitResult([], 0, 0, 0, False, 0.0, None, {"method": spec.method, "options": {}})
-            outputs |= _reference(spec, cache, loaded, rows)
+            outputs |= _reference_outputs(spec, cache, loaded, rows)
         else:
-            if settings.start == "probe":
-                found = cache.probe(spec, loaded, rows["train"])
-                put_into(loaded.model.classifier, found, found.start_scale)
-            fitted = fit(
-                loaded.model, loaded.tokenizer, rows["train"], rows["validation"], settings, task=spec.task,
-                test=rows["test"],
-            )  # fmt: skip
-            for split in ("validation", "test"):
+            fitted = _train(spec, cache, settings, loaded, rows)
+            for split in _HELD_OUT:
                 outputs[f"{split}_logits"] = logits(
                     loaded.model, loaded.tokenizer, rows[split], batch_size=settings.eval_batch_size
                 )
-    if spec.task == calibration.REGRESSION:
-        for split in ("validation", "test"):
+    if spec.task == REGRESSION:
+        for split in _HELD_OUT:
             outputs[f"{split}_logits"] = outputs[f"{split}_logits"].reshape(len(rows[split]))
     temperature, note = temperature_of(outputs["validation_logits"], outputs["validation_labels"], spec.task)
-    metrics: dict[str, Any] = {}
-    for split in ("validation", "test"):
-        pair = outputs[f"{split}_logits"], outputs[f"{split}_labels"]
-        metrics[split] = {"rows": len(pair[1]), "before": calibration.metrics(*pair, spec.task)}
-        if temperature is not None:
-            metrics[split]["after"] = calibration.metrics(*pair, spec.task, temperature)
     trained = dataclasses.asdict(fitted)
     result = {
         "task": spec.task,
@@ -242,10 +209,48 @@ def run_cell(spec: CellSpec, cache: Cache) -> CellResult:
         "train_rows": data.train.num_rows,
         "temperature": temperature,
         "notes": [note] if note else [],
-        **metrics,
+        **{split: _metrics(outputs, split, spec.task, temperature) for split in _HELD_OUT},
         **{name: value for name, value in trained.items() if name != "seconds_per_step"},
         "timing": {"seconds": time.monotonic() - began, "seconds_per_step": fitted.seconds_per_step},
         "threads": torch.get_num_threads(),
-        "versions": runs.versions(),
+        "versions": versions(),
     }
     return CellResult(result, outputs)
+
+
+def _train(spec: CellSpec, cache: Cache, settings: Any, loaded: LoadedModel, rows: dict[str, Any]) -> FitResult:
+    """Fine-tune the model."""
+    if settings.start == "probe":
+        probe = cache.probe(spec, loaded, rows["train"])
+        put_into(loaded.model.classifier, probe, probe.start_scale)
+    return fit(
+        loaded.model, loaded.tokenizer, rows["train"], rows["validation"], settings, task=spec.task,
+        watch=rows["test"] if spec.settings.get("watch_test") else None,
+        updates_per_batch=spec.settings.get("updates_per_batch", 1),
+    )  # fmt: skip
+
+
+def _reference_outputs(spec: CellSpec, cache: Cache, loaded: LoadedModel, rows: dict[str, Any]) -> dict[str, Any]:
+    """The logits of a row of `REFERENCES`."""
+    data = cache.data(spec)
+    if spec.method == "probe":
+        size = spec.settings["eval_batch_size"]
+        probe = cache.probe(spec, loaded, rows["train"])
+        pairs = "text_pair" in data.train.column_names
+        values = {split: references.probe_outputs(probe, loaded, rows[split], size, pairs=pairs) for split in _HELD_OUT}
+    else:
+        tables = {"validation": data.validation, "test": _chosen_rows(data.test, spec)}
+        values = references.tfidf_outputs(
+            texts_of(data.train), _labels(rows["train"]), {split: texts_of(table) for split, table in tables.items()},
+            spec.task, loaded.model.config.num_labels, data.row_keys("train").folded,
+        )  # fmt: skip
+    return {f"{split}_logits": value for split, value in values.items()}
+
+
+def _metrics(outputs: dict[str, Any], split: str, task: str, temperature: float | None) -> dict[str, Any]:
+    """The metrics of a split, before and after the temperature."""
+    pair = outputs[f"{split}_logits"], outputs[f"{split}_labels"]
+    metrics = {"rows": len(pair[1]), "before": measure(*pair, task)}
+    if temperature is not None:
+        metrics["after"] = measure(*pair, task, temperature)
+    return metrics

@@ -1,4 +1,4 @@
-"""What is asked for: data sets, samples, models, methods, settings and seeds, from a command line or a TOML file.
+"""What to compare: data sets, samples, models, methods, settings and seeds, from a command line or a TOML file.
 
 A grid file has the options of `mixwell compare` under their names, with lists where several are wanted:
 
@@ -10,7 +10,7 @@ A grid file has the options of `mixwell compare` under their names, with lists w
     ]
     seeds = 5                             # 0 to 4; or a list such as [3, 14, 15]
     fractions = [0.1, 1.0]                # shares of train: one comparison each
-    per_class = [16]                      # further samples, by rows of each class
+    per_class = [16]                      # further samples, by rows per class
     max_train = 2000                      # caps all samples
     max_test = 1000                       # a fixed choice of test rows
     model = "minilm"                      # or a list
@@ -40,7 +40,9 @@ from pathlib import Path
 from typing import Any
 
 from mixwell.compare.spec import BASELINE, REFERENCES, SMOOTHING, Candidate, DataSource, Sample, candidate
-from mixwell.errors import OptionError, nearest
+from mixwell.training.settings import TrainSettings
+from mixwell.utils.errors import OptionError, nearest
+from mixwell.utils.options import typed_options
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -60,14 +62,14 @@ LISTS = ("data", "methods", "fractions", "per_class", "model")
 
 @dataclass
 class Grid:
-    """A comparison as it was asked for.
+    """A comparison as it was requested.
 
     Attributes:
         data: files, folders or hub ids.
         methods: texts such as `tmix:alpha=0.5`, or tables with `name` and options.
         seeds: how many, from 0 on, or which.
         fractions: shares of train.
-        per_class: rows of each class.
+        per_class: rows per class.
         max_train: the most rows of train.
         max_test: the most test rows.
         sample_seed: chooses the rows of a sample for all seeds alike; None draws them anew for each seed.
@@ -98,7 +100,7 @@ class Grid:
         """The data sets."""
         if not self.data:
             raise OptionError("the grid is empty: name at least one data set (a file, a folder or a hub id)")
-        return [DataSource(each, **{"keep_together": True, **self.loading}) for each in self.data]
+        return [DataSource(source, **{"keep_together": True, **self.loading}) for source in self.data]
 
     def seed_list(self) -> list[int]:
         """The seeds."""
@@ -127,9 +129,9 @@ class Grid:
             if isinstance(rows, bool) or not isinstance(rows, int) or rows < 1:
                 raise OptionError(f"per_class must be whole numbers of at least 1, got {rows!r}")
         cap = self.max_train
-        made = [Sample(None if share == 1 else float(share), None, cap) for share in self.fractions]
-        made += [Sample(None, rows, cap) for rows in self.per_class]
-        return list(dict.fromkeys(made or [Sample(None, None, cap)]))
+        samples = [Sample(None if share == 1 else float(share), None, cap) for share in self.fractions]
+        samples += [Sample(None, rows, cap) for rows in self.per_class]
+        return list(dict.fromkeys(samples or [Sample(None, None, cap)]))
 
     def candidates(self, task: str) -> list[Candidate]:
         """The methods: plain training first, then with label smoothing, then what needs no training of the model."""
@@ -140,15 +142,13 @@ class Grid:
             wanted.append((BASELINE, {"label_smoothing": SMOOTHING}))
         if self.references:
             wanted += [(name, {}) for name in REFERENCES]
-        for each in self.methods:
-            wanted += _expanded(each)
-        made = {found.label: found for found in (candidate(name, options) for name, options in wanted)}
-        return list(made.values())
+        for entry in self.methods:
+            wanted += _expanded(entry)
+        candidates = [candidate(name, options) for name, options in wanted]
+        return list({one.label: one for one in candidates}.values())
 
     def settings_list(self) -> list[dict[str, Any]]:
         """All combinations of the settings, each checked."""
-        from mixwell.training.settings import TrainSettings
-
         for name in self.settings:
             if name not in SETTINGS:
                 raise OptionError(f"setting {name!r} is unknown{nearest(name, SETTINGS)}; known: {', '.join(SETTINGS)}")
@@ -160,12 +160,12 @@ class Grid:
             for name, value in values.items()
         ]
         if not all(choices):
-            empty = next(name for name, found in zip(values, choices) if not found)
+            empty = next(name for name, choice in zip(values, choices) if not choice)
             raise OptionError(f"the grid is empty: setting {empty!r} has no values")
-        made = [dict(zip(values, each)) for each in itertools.product(*choices)]
-        for each in made:
-            TrainSettings(data="", method=BASELINE, **each).check()
-        return made
+        combinations = [dict(zip(values, chosen)) for chosen in itertools.product(*choices)]
+        for settings in combinations:
+            TrainSettings(data="", method=BASELINE, **settings).check()
+        return combinations
 
 
 def _typed(name: str, value: Any, hint: Any) -> Any:
@@ -186,18 +186,17 @@ def _typed(name: str, value: Any, hint: Any) -> Any:
 def split_methods(text: str) -> list[str]:
     """Cut `none,tmix:alpha=0.5,amplify:layers=[0,1]` at the commas outside brackets."""
     parts, depth, start = [], 0, 0
-    for at, sign in enumerate(text):
+    for index, sign in enumerate(text):
         depth += {"[": 1, "]": -1}.get(sign, 0)
         if sign == "," and depth == 0:
-            parts.append(text[start:at])
-            start = at + 1
+            parts.append(text[start:index])
+            start = index + 1
     return [part.strip() for part in [*parts, text[start:]] if part.strip()]
 
 
 def _expanded(entry: str | Mapping[str, Any]) -> Iterable[tuple[str, dict[str, Any]]]:
     """The method of a text, or the methods of a table whose options have lists of values."""
-    from mixwell.methods import method_class
-    from mixwell.options import typed_options
+    from mixwell.methods import method_class  # imports torch
 
     if isinstance(entry, str):
         name, *options = (part.strip() for part in entry.split(":"))
@@ -212,7 +211,7 @@ def _expanded(entry: str | Mapping[str, Any]) -> Iterable[tuple[str, dict[str, A
     choices = [_choices(entry[key], hints.get(key)) for key in options]
     if not all(choices):
         raise OptionError(f"the grid is empty: method {name} has an option without values")
-    return [(name, dict(zip(options, each))) for each in itertools.product(*choices)]
+    return [(name, dict(zip(options, chosen))) for chosen in itertools.product(*choices)]
 
 
 def _choices(value: Any, hint: Any) -> list[Any]:
@@ -221,7 +220,7 @@ def _choices(value: Any, hint: Any) -> list[Any]:
         return [value]
     listed = any(typing.get_origin(kind) is not None for kind in (hint, *typing.get_args(hint)) if kind is not None)
     listed = listed and "Sequence" in str(hint)
-    return [value] if listed and not any(isinstance(each, list) for each in value) else value
+    return [value] if listed and not any(isinstance(item, list) for item in value) else value
 
 
 # --- files -----------------------------------------------------------------------------------------------------------
@@ -252,7 +251,7 @@ def read_grid(path: str | Path) -> dict[str, Any]:
 
 
 def make_grid(file: Mapping[str, Any], given: Mapping[str, Any]) -> Grid:
-    """The grid of a file's values and those given besides, which win.
+    """The grid of a file's values and those given in addition, which win.
 
     Args:
         file: from `read_grid`, or empty.
@@ -264,7 +263,7 @@ def make_grid(file: Mapping[str, Any], given: Mapping[str, Any]) -> Grid:
         if name in values and not isinstance(values[name], list):
             values[name] = [values[name]]
     for name in ("data", "model"):
-        if not all(isinstance(each, str) and each for each in values.get(name, [])):
+        if not all(isinstance(text, str) and text for text in values.get(name, [])):
             raise OptionError(f"{name} must be texts, got {values[name]!r}")
     if "model" in values and not values["model"]:
         raise OptionError("the grid is empty: it names no model")
@@ -279,9 +278,9 @@ def numbers(text: str | None, kind: type, what: str) -> list[Any] | None:
     if text is None:
         return None
     try:
-        found = [kind(part) for part in text.split(",") if part.strip()]
+        values = [kind(part) for part in text.split(",") if part.strip()]
     except ValueError as error:
         raise OptionError(f"{what}: {text!r} is not a list of numbers such as 1,2") from error
-    if not found:
+    if not values:
         raise OptionError(f"{what}: the list is empty")
-    return found
+    return values

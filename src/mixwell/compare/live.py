@@ -1,4 +1,4 @@
-"""What the user sees while cells are trained: a live table on a terminal, lines elsewhere; both on stderr."""
+"""What the user sees during the runs of a comparison: a live table on a terminal, lines elsewhere; both on stderr."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 
 from mixwell.compare.records import Failure, Record
 from mixwell.compare.spec import BASELINE, CellSpec
-from mixwell.compare.statistics import PRIMARY
-from mixwell.progress import clock
+from mixwell.compare.stats.verdicts import PRIMARY
+from mixwell.utils.console import clock
 
 
 class Progress:
@@ -31,7 +31,7 @@ class Progress:
         self.running[key] = (worker, time.monotonic())
 
     def finish(self, record: Record, *, measured: bool) -> None:
-        """A cell is finished; `measured` if it says how long cells take here."""
+        """A cell is finished; `measured` if its time counts for the estimate."""
         spec = record.spec
         self.running.pop(spec.key, None)
         self.done.add(spec.key)
@@ -47,11 +47,11 @@ class Progress:
 
     @property
     def waiting(self) -> int:
-        """Cells that nobody here has begun."""
+        """Cells that have not begun here."""
         return len(self.cells) - len(self.done) - len(self.failed) - len(self.running)
 
     def left(self) -> float | None:
-        """Seconds left, by the mean time of the cells so far; None when nothing is known."""
+        """Seconds left, by the mean time of the cells so far; None before the first."""
         if not self._seconds:
             return None
         mean, now = sum(self._seconds) / len(self._seconds), time.monotonic()
@@ -61,17 +61,17 @@ class Progress:
     def leader(self, group: str) -> tuple[str, float, int] | None:
         """The method that is ahead in a group: its label, its mean and the seeds it is ahead in.
 
-        Methods are compared over the seeds that all of them have, as far as there are such.
+        Methods are compared over the seeds that all of them have, or over all seeds if they have none in common.
         """
-        values = {label: found for label, found in self._values.get(group, {}).items() if found}
+        values = {label: by_seed for label, by_seed in self._values.get(group, {}).items() if by_seed}
         if not values:
             return None
-        common = set.intersection(*(set(found) for found in values.values()))
+        common = set.intersection(*(set(by_seed) for by_seed in values.values()))
         spec = next(cell for cell in self.cells.values() if cell.group_key == group)
         sign = -1 if spec.task == "regression" else 1
         means = {
-            label: sum(found[seed] for seed in (common or found)) / len(common or found)
-            for label, found in values.items()
+            label: sum(by_seed[seed] for seed in (common or by_seed)) / len(common or by_seed)
+            for label, by_seed in values.items()
         }
         best = max(means, key=lambda label: (sign * means[label], label == BASELINE))
         return best, means[best], len(common) or len(values[best])
@@ -88,18 +88,22 @@ class Progress:
         return ", ".join(parts)
 
 
-class View:
-    """Says nothing; the base of those that do."""
+class LiveView:
+    """Shows nothing; the base of the views that do.
+
+    Args:
+        slots: how many cells run at a time.
+    """
 
     def __init__(self, slots: int = 1) -> None:
         self.slots = slots
         self.progress = Progress([], slots)
 
     def note(self, text: str) -> None:
-        """Tell something worth knowing."""
+        """Show something that the user should know."""
 
     def begin(self, cells: Sequence[CellSpec], done: Mapping[str, Record], failed: Mapping[str, Failure]) -> None:
-        """Work begins; some cells are there already."""
+        """Work begins; some cells are finished or failed already."""
         self.progress = Progress(cells, self.slots)
         for record in done.values():
             self.progress.finish(record, measured=False)
@@ -122,31 +126,31 @@ class View:
         """Some time has passed."""
 
     def end(self) -> None:
-        """All is done, or an error came."""
+        """All is done, or an error occurred."""
 
 
-def title(spec: CellSpec) -> str:
+def run_title(spec: CellSpec) -> str:
     """A cell in words."""
     return f"{spec.name}, {spec.sample.title}: {spec.label}, seed {spec.seed}"
 
 
-class PlainView(View):
-    """A line for each event, for pipes and logs."""
+class PlainView(LiveView):
+    """One line per event, for pipes and logs."""
 
     def _print(self, text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
     def note(self, text: str) -> None:
-        """See `View`."""
+        """See `LiveView`."""
         self._print(f"note: {text}")
 
     def begin(self, cells: Sequence[CellSpec], done: Mapping[str, Record], failed: Mapping[str, Failure]) -> None:
-        """See `View`."""
+        """See `LiveView`."""
         super().begin(cells, done, failed)
         self._print(f"comparison: {self.progress.line()}")
 
     def finished(self, record: Record, elsewhere: bool = False) -> None:
-        """See `View`."""
+        """See `LiveView`."""
         super().finished(record, elsewhere)
         spec, name = record.spec, PRIMARY[record.spec.task]
         value = record.result["test"]["before"][name]
@@ -154,32 +158,32 @@ class PlainView(View):
         ahead = self.progress.leader(spec.group_key)
         assert ahead is not None
         self._print(
-            f"finished {title(spec)}{where}: {name} {value:.4f}; {self.progress.line()}; ahead so far: {ahead[0]} "
+            f"finished {run_title(spec)}{where}: {name} {value:.4f}; {self.progress.line()}; ahead so far: {ahead[0]} "
             f"({ahead[1]:.4f}, {ahead[2]} seeds)"
         )
 
     def failed(self, failure: Failure) -> None:
-        """See `View`."""
+        """See `LiveView`."""
         super().failed(failure)
-        self._print(f"failed {title(failure.spec)}: {failure.reason}; {self.progress.line()}")
+        self._print(f"failed {run_title(failure.spec)}: {failure.reason}; {self.progress.line()}")
 
 
-class TerminalView(View):
+class TerminalView(LiveView):
     """A table that is drawn again and again."""
 
     def __init__(self, slots: int = 1) -> None:
-        super().__init__(slots)
         from rich.console import Console
 
+        super().__init__(slots)
         self._console = Console(stderr=True)
         self._live: Any = None
 
     def note(self, text: str) -> None:
-        """See `View`."""
+        """See `LiveView`."""
         self._console.print(f"note: {text}", markup=False, highlight=False)
 
     def begin(self, cells: Sequence[CellSpec], done: Mapping[str, Record], failed: Mapping[str, Failure]) -> None:
-        """See `View`."""
+        """See `LiveView`."""
         from rich.live import Live
 
         super().begin(cells, done, failed)
@@ -187,29 +191,29 @@ class TerminalView(View):
         self._live.start()
 
     def failed(self, failure: Failure) -> None:
-        """See `View`."""
+        """See `LiveView`."""
         super().failed(failure)
-        self.note(f"failed {title(failure.spec)}: {failure.reason}")
+        self.note(f"failed {run_title(failure.spec)}: {failure.reason}")
 
     def tick(self) -> None:
-        """See `View`."""
+        """See `LiveView`."""
         if self._live is not None:
             self._live.update(self.table())
 
     def end(self) -> None:
-        """See `View`."""
+        """See `LiveView`."""
         if self._live is not None:
             self._live.stop()
             self._live = None
 
     def table(self) -> Any:
-        """The table as it stands."""
+        """The table as of now."""
         from rich.table import Table
         from rich.text import Text
 
-        made = Table(title=Text(self.progress.line()), title_justify="left")
+        table = Table(title=Text(self.progress.line()), title_justify="left")
         for column in ("data", "sample", "finished", "running", "ahead so far"):
-            made.add_column(column)
+            table.add_column(column)
         groups: dict[str, list[CellSpec]] = {}
         for cell in self.progress.cells.values():
             groups.setdefault(cell.group_key, []).append(cell)
@@ -217,20 +221,20 @@ class TerminalView(View):
             ahead = self.progress.leader(key)
             name = PRIMARY[cells[0].task]
             running = [f"{cell.label} {cell.seed}" for cell in cells if cell.key in self.progress.running]
-            made.add_row(
+            table.add_row(
                 Text(cells[0].name),
                 Text(cells[0].sample.title),
                 f"{sum(cell.key in self.progress.done for cell in cells)} of {len(cells)}",
                 Text(", ".join(running)),
                 Text("" if ahead is None else f"{ahead[0]} ({name} {ahead[1]:.4f}, {ahead[2]} seeds)"),
             )
-        return made
+        return table
 
 
-def make_view(slots: int, quiet: bool = False) -> View:
-    """The view for this process: silent, a table, or lines."""
+def make_view(slots: int, quiet: bool = False) -> LiveView:
+    """The view for this process: none, a table, or lines."""
     if quiet:
-        return View(slots)
+        return LiveView(slots)
     if sys.stderr.isatty() and not os.environ.get("CI"):
         return TerminalView(slots)
     return PlainView(slots)

@@ -1,10 +1,10 @@
-"""The folder of a comparison: one record a cell, written whole or not at all.
+"""The folder of a comparison: one record per cell, written completely or not at all.
 
     FOLDER/compare.json              marks the folder
     FOLDER/cells/<key>/              a finished cell: spec.json, result.json, outputs.safetensors
     FOLDER/failed/<key>.json         a failed cell: its spec, the reason and how often it was tried
     FOLDER/corrupt/                  damaged records, moved aside
-    FOLDER/log.jsonl                 what happened when, a line an event
+    FOLDER/log.jsonl                 what happened when, one line per event
     FOLDER/.locks                    see `locks`
 
 Outputs are `test_logits`, `test_labels`, `validation_logits` and `validation_labels`, so that any metric can be
@@ -21,12 +21,14 @@ import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from mixwell.compare.spec import FORMAT, CellSpec, canonical
-from mixwell.errors import RunError
-from mixwell.files import atomic_folder, write_json
+from mixwell.utils.errors import RunError
+from mixwell.utils.files import atomic_folder, write_json
+from mixwell.utils.records import read_json
 
 FOLDER_FORMAT = "mixwell compare 1"
 
@@ -37,7 +39,7 @@ class CorruptRecord(Exception):
 
 @dataclass(frozen=True)
 class CellResult:
-    """What a trained cell gives.
+    """The result of a trained cell.
 
     Attributes:
         result: metrics, temperature, history, timing and versions as plain values.
@@ -50,14 +52,22 @@ class CellResult:
 
 @dataclass(frozen=True)
 class Record:
-    """A finished cell, read back; the outputs are read when asked for."""
+    """A finished cell, read back."""
 
     spec: CellSpec
     result: dict[str, Any]
     path: Path
 
     def outputs(self) -> dict[str, Any]:
-        """The arrays by name."""
+        """The arrays by name; read and verified once, then kept in memory.
+
+        Raises:
+            CorruptRecord: the file is damaged.
+        """
+        return self._outputs
+
+    @cached_property
+    def _outputs(self) -> dict[str, Any]:
         return _read_outputs(self.path, self.result)
 
 
@@ -104,7 +114,7 @@ class Records:
             raise RunError(f"output {self.path} holds no comparison and is not empty; name another with --output")
 
     def create(self) -> None:
-        """Make the folder, unless it is there; raises as `check_usable` does."""
+        """Make the folder, unless it exists; raises as `check_usable` does."""
         self.check_usable()
         if not (self.path / "compare.json").exists():
             write_json(self.path / "compare.json", {"format": FOLDER_FORMAT})
@@ -113,8 +123,6 @@ class Records:
 
     def check(self) -> None:
         """Raise `RunError` unless this is a folder of a comparison of this version."""
-        from mixwell.runs import read_json
-
         if not self.path.is_dir():
             raise RunError(f"{self.path}: no such folder")
         read_json(self.path / "compare.json", FOLDER_FORMAT, "the folder of a comparison")
@@ -133,22 +141,22 @@ class Records:
 
     def commands(self) -> list[str]:
         """The command lines that worked on the folder, each once, from its log."""
-        found: dict[str, None] = {}
+        commands: dict[str, None] = {}
         try:
             with open(self.path / "log.jsonl", encoding="utf-8") as stream:
                 for line in stream:
                     with contextlib.suppress(ValueError, KeyError, TypeError):  # a line cut short by a kill
                         values = json.loads(line)
                         if values["event"] == "command":
-                            found[str(values["command"])] = None
+                            commands[str(values["command"])] = None
         except FileNotFoundError:
             pass
-        return list(found)
+        return list(commands)
 
     # --- finished cells ---
 
     def has(self, key: str) -> bool:
-        """Whether there is a record of the cell, whole or damaged."""
+        """Whether there is a record of the cell, intact or damaged."""
         return (self.cells / key).is_dir()
 
     def read_spec(self, key: str) -> CellSpec:
@@ -159,10 +167,10 @@ class Records:
             RunError: it is of another version.
         """
         values = _read_json(self.cells / key / "spec.json")
-        found = values.get("format")
-        if found != FORMAT and isinstance(found, str) and found.startswith("mixwell cell "):
+        format = values.get("format")
+        if format != FORMAT and isinstance(format, str) and format.startswith("mixwell cell "):
             raise RunError(
-                f"{self.cells / key}: expected {FORMAT!r}, found {found!r}; the records were made by another version "
+                f"{self.cells / key}: expected {FORMAT!r}, found {format!r}; the records were made by another version "
                 f"of mixwell, so name a new folder with --output"
             )
         try:
@@ -170,12 +178,16 @@ class Records:
             name = spec.key
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise CorruptRecord(f"spec.json cannot be read ({error})") from error
-        if found != FORMAT or name != key:
+        if format != FORMAT or name != key:
             raise CorruptRecord("spec.json does not belong to the folder's name")
         return spec
 
-    def read(self, key: str) -> Record:
-        """Read and check a record.
+    def read(self, key: str, *, keep_outputs: bool = False) -> Record:
+        """Read and verify a record.
+
+        Args:
+            key: the cell's name.
+            keep_outputs: keep the arrays that were read for verification, for callers that use them next.
 
         Raises:
             CorruptRecord: it is damaged.
@@ -186,8 +198,12 @@ class Records:
         result = _read_json(folder / "result.json")
         if result.pop("checksum", None) != _checksum(result):
             raise CorruptRecord("result.json was changed or damaged")
-        _read_outputs(folder, result)
-        return Record(spec, result, folder)
+        record = Record(spec, result, folder)
+        if keep_outputs:
+            record.outputs()
+        else:
+            _read_outputs(folder, result)
+        return record
 
     def write(self, spec: CellSpec, result: CellResult) -> Record:
         """Write a finished cell; the caller holds its lock."""
@@ -217,7 +233,7 @@ class Records:
         """Move a damaged record to the folder `corrupt`; the caller holds its lock."""
         aside = self.path / "corrupt"
         aside.mkdir(exist_ok=True)
-        target = next(path for at in range(10**6) if not (path := aside / f"{key}-{at}").exists())
+        target = next(path for number in range(10**6) if not (path := aside / f"{key}-{number}").exists())
         os.replace(self.cells / key, target)
         return target
 
@@ -235,9 +251,9 @@ class Records:
     def failures(self) -> Iterator[Failure]:
         """All failed cells that have no result."""
         for path in sorted(self.failed.glob("*.json")) if self.failed.is_dir() else []:
-            found = self.failure(path.stem)
-            if found is not None and not self.has(path.stem):
-                yield found
+            failure = self.failure(path.stem)
+            if failure is not None and not self.has(path.stem):
+                yield failure
 
     def write_failure(self, spec: CellSpec, reason: str, detail: str) -> Failure:
         """Record a failure; the caller holds the cell's lock."""

@@ -1,4 +1,4 @@
-"""A whole comparison: plan, train what is missing, and sum up."""
+"""A whole comparison: plan, train what is missing, and summarise."""
 
 from __future__ import annotations
 
@@ -8,40 +8,41 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from mixwell.compare.cluster import Cluster, RayEngine
-from mixwell.compare.engine import Engine, InlineEngine
+from mixwell.compare.engines.base import Engine
+from mixwell.compare.engines.cluster import Cluster
+from mixwell.compare.engines.local import LocalEngine
+from mixwell.compare.engines.ray import RayEngine
 from mixwell.compare.grid import Grid
-from mixwell.compare.live import View, make_view
-from mixwell.compare.planning import plan
+from mixwell.compare.live import LiveView, make_view
 from mixwell.compare.records import Records
-from mixwell.compare.schedule import Outcome, check_data, execute
+from mixwell.compare.schedule import ScheduleOutcome, check_data, execute
 from mixwell.compare.summary import Summary, summarise
-from mixwell.errors import OptionError, RunError, nearest
+from mixwell.utils.errors import OptionError, RunError, nearest
 
 ENGINES = ("local", "ray")
 
 
 @dataclass(frozen=True)
 class Done:
-    """A comparison that came to its end.
+    """A comparison that has ended.
 
     Attributes:
         folder: where its records are.
-        summary: of the cells that were asked for.
+        summary: of the requested cells.
         outcome: what was trained, and what failed.
     """
 
     folder: Path
     summary: Summary
-    outcome: Outcome
+    outcome: ScheduleOutcome
 
 
 def check_failures(done: Done) -> None:
-    """Raise `RunError` if cells failed, after what there is was shown."""
+    """Raise `RunError` if cells failed; called after the results are shown."""
     if done.outcome.failed:
         failed, first = len(done.outcome.failed), next(iter(done.outcome.failed.values()))
         raise RunError(
-            f"{failed} of {failed + len(done.outcome.finished)} cells failed (first {first.spec.label}, seed "
+            f"{failed} of {failed + len(done.outcome.finished)} runs failed (first {first.spec.label}, seed "
             f"{first.spec.seed}: {first.reason}); put that right and add --retry-failed"
         )
 
@@ -54,7 +55,7 @@ def default_folder(grid: Grid) -> Path:
 
 
 def check_engine(name: str, workers: int | None, threads: int | None, cluster: Cluster | None) -> None:
-    """Check what is said about an engine, as far as that goes without making it.
+    """Check the options of an engine, as far as that is possible without starting it.
 
     Args:
         name: one of `ENGINES`.
@@ -88,8 +89,8 @@ def make_engine(
 
     Args:
         name: one of `ENGINES`.
-        workers: cells at a time; 0 runs them in this process; None for one, or all that fit on a cluster.
-        threads: of each worker; None shares the cores out.
+        workers: runs at a time; 0 runs them in this process; None for one, or all that fit on a cluster.
+        threads: of each worker; None divides the cores among them.
         cache_dir: for tokenised texts.
         cluster: of the engine `ray`.
 
@@ -99,13 +100,17 @@ def make_engine(
     check_engine(name, workers, threads, cluster)
     if name == "ray":
         return RayEngine(cluster, workers, threads, cache_dir)
-    from mixwell.compare.cell import Cache
-
     if workers == 0:
-        return InlineEngine(Cache(cache_dir), threads)
-    from mixwell.compare.local import LocalEngine
-
+        return _inline_engine(cache_dir, threads)
     return LocalEngine(1 if workers is None else workers, threads, cache_dir)
+
+
+def _inline_engine(cache_dir: str | None = None, threads: int | None = None) -> Engine:
+    # Inside the function, as they import torch: mistakes in options are reported before that.
+    from mixwell.compare.cell import Cache
+    from mixwell.compare.engines.inline import InlineEngine
+
+    return InlineEngine(Cache(cache_dir), threads)
 
 
 def run(
@@ -113,19 +118,19 @@ def run(
     folder: str | Path | None = None,
     *,
     engine: Callable[[], Engine] | None = None,
-    view: View | None = None,
+    view: LiveView | None = None,
     retry_failed: bool = False,
     new_data: bool = False,
     level: float = 0.95,
     command: str | None = None,
 ) -> Done:
-    """Train the cells of a grid that have no record yet, and sum up all of them.
+    """Train the cells of a grid that have no record yet, and summarise all of them.
 
     Args:
-        grid: what is asked for.
+        grid: what to compare.
         folder: for the records; None for `runs/<data>-compare`.
-        engine: makes the engine, when the plan stands; None runs cells in this process.
-        view: is told what happens; None says nothing.
+        engine: makes the engine, after planning; None runs cells in this process.
+        view: shows what happens; None shows nothing.
         retry_failed: try cells again that failed before.
         new_data: go on although the data of a source changed since its records were made.
         level: of the intervals.
@@ -134,9 +139,11 @@ def run(
     Raises:
         MixwellError: something in the grid or the folder cannot be used.
     """
+    from mixwell.compare.planning import plan  # imports torch
+
     if not 0.5 <= level < 1:
         raise OptionError(f"level must be from 0.5 to below 1, got {level}")
-    view = view or View()
+    view = view or LiveView()
     records = Records(folder or default_folder(grid))
     if records.path.exists():
         records.check_usable()
@@ -145,10 +152,10 @@ def run(
     if command is not None:
         records.log("command", command=command)
     check_data(records, cells, new_data=new_data)
-    outcome = execute(cells, records, engine() if engine else InlineEngine(), view, retry_failed=retry_failed)
+    outcome = execute(cells, records, (engine or _inline_engine)(), view, retry_failed=retry_failed)
     finished = [outcome.finished[cell.key] for cell in cells if cell.key in outcome.finished]
-    made = summarise(finished, list(outcome.failed.values()), level)
-    return Done(records.path, dataclasses.replace(made, commands=tuple(records.commands())), outcome)
+    summary = summarise(finished, list(outcome.failed.values()), level)
+    return Done(records.path, dataclasses.replace(summary, commands=tuple(records.commands())), outcome)
 
 
 __all__ = ["Cluster", "Done", "check_engine", "default_folder", "make_engine", "make_view", "run"]

@@ -1,8 +1,8 @@
 """Do what is missing: claim cells, give them to an engine, write their records.
 
-Several processes may work on one folder. Each claims a cell by its lock when it has a free slot, looks again
-whether the record is there, and lets go when it is written. A process that is killed loses its locks, and the
-others take its cells over.
+Several processes may work on one folder. Each claims a cell by its lock when it has a free slot, checks again
+whether the record exists, and releases the lock when it is written. A process that is killed loses its locks, and
+the others take its cells over.
 """
 
 from __future__ import annotations
@@ -12,25 +12,25 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from mixwell.compare.engine import Engine, Event, Failed, Finished, Note, Started
-from mixwell.compare.live import View
-from mixwell.compare.locks import CellLocks
+from mixwell.compare.engines.base import Engine, Event, Failed, Finished, Note, Started
+from mixwell.compare.live import LiveView
 from mixwell.compare.records import CorruptRecord, Failure, Record, Records
 from mixwell.compare.spec import CellSpec
-from mixwell.errors import RunError
+from mixwell.utils.errors import RunError
+from mixwell.utils.locks import CellLocks
 
-_POLL = 0.5  # seconds between looks at cells that another process has,
-_LONGEST = 4.0  # which become fewer: many processes that wait for the last cells would keep a file server busy
+_CHECK_INTERVAL = 0.5  # seconds between checks of cells that another process trains,
+_LONGEST_INTERVAL = 4.0  # which grow: many processes that wait for the last cells would keep a file server busy
 
 
 @dataclass
-class Outcome:
-    """How it went.
+class ScheduleOutcome:
+    """What became of the requested cells.
 
     Attributes:
-        finished: all finished cells that were asked for, by name.
-        failed: all failed ones.
-        trained: the names of those trained by this call.
+        finished: the finished ones, by name.
+        failed: the failed ones, by name.
+        trained: the names of those that this call trained.
     """
 
     finished: dict[str, Record] = field(default_factory=dict)
@@ -44,7 +44,7 @@ def check_data(records: Records, cells: Sequence[CellSpec], *, new_data: bool = 
     Args:
         records: the folder.
         cells: the plan.
-        new_data: a source may have other data than when its records were made.
+        new_data: accept that a source has other data than when its records were made.
 
     Raises:
         RunError: the data of a source changed, or there are records of another version.
@@ -67,15 +67,15 @@ def check_data(records: Records, cells: Sequence[CellSpec], *, new_data: bool = 
 
 
 def execute(
-    cells: Sequence[CellSpec], records: Records, engine: Engine, view: View, *, retry_failed: bool = False
-) -> Outcome:
+    cells: Sequence[CellSpec], records: Records, engine: Engine, view: LiveView, *, retry_failed: bool = False
+) -> ScheduleOutcome:
     """Train the cells that have no record, and return the records of all.
 
     Args:
         cells: what is wanted, in order; each name once.
         records: the folder, made before.
         engine: where cells run; closed at the end.
-        view: is told what happens.
+        view: shows what happens.
         retry_failed: try cells again that failed before.
 
     Raises:
@@ -94,32 +94,33 @@ class _Schedule:
         cells: Sequence[CellSpec],
         records: Records,
         engine: Engine,
-        view: View,
+        view: LiveView,
         locks: CellLocks,
         retry_failed: bool,
     ) -> None:
         self.cells = {cell.key: cell for cell in cells}
         self.records, self.engine, self.view, self.locks = records, engine, view, locks
-        self.outcome = Outcome()
+        self.outcome = ScheduleOutcome()
         self.running: set[str] = set()
         self.lost: Counter[str] = Counter()
-        # A failure counts unless it is one of those to be tried again: then only a new one does.
-        self.forgiven = {key: failure.attempts for key in self.cells if (failure := records.failure(key))}
+        # With `retry_failed` only a failure after these attempts counts.
+        self.earlier_attempts = {key: failure.attempts for key in self.cells if (failure := records.failure(key))}
         if not retry_failed:
-            self.forgiven = {}
+            self.earlier_attempts = {}
         self.waiting = list(self.cells)
-        self.pause, self.next_look = _POLL, 0.0
+        self.interval, self.next_check = _CHECK_INTERVAL, 0.0
 
-    def run(self) -> Outcome:
+    def run(self) -> ScheduleOutcome:
         self.waiting = [key for key in self.waiting if not self._settled(key)]
         self.view.begin(list(self.cells.values()), self.outcome.finished, self.outcome.failed)
         try:
             while self.waiting or self.running:
                 self._fill()
-                for event in self.engine.wait(_POLL if self.running else 0.0):  # nodes come and go meanwhile
-                    self._take(event)
+                # Without running cells too: nodes come and go.
+                for event in self.engine.wait(_CHECK_INTERVAL if self.running else 0.0):
+                    self._handle(event)
                 if self.waiting and not self.running:
-                    time.sleep(_POLL)
+                    time.sleep(_CHECK_INTERVAL)
                 self.view.progress.slots = max(self.engine.slots, 1)
                 self.view.tick()
         finally:
@@ -128,7 +129,7 @@ class _Schedule:
 
     def _fill(self) -> None:
         """Claim cells for the free slots; drop those that another process has done meanwhile."""
-        if not self.waiting or time.monotonic() < self.next_look:
+        if not self.waiting or time.monotonic() < self.next_check:
             return
         before = len(self.waiting)
         for key in list(self.waiting):
@@ -139,15 +140,16 @@ class _Schedule:
                 self.waiting.remove(key)
                 self._show(key)
             elif not full and self.locks.take(key):
-                if self._settled(key, locked=True):  # done between the look and the lock
+                if self._settled(key, locked=True):  # done between the check and the lock
                     self.locks.release(key)
                     self._show(key)
                 else:
                     self._submit(key)
                 self.waiting.remove(key)
-        # The rest is in other hands.
-        self.pause = _POLL if len(self.waiting) < before else min(2 * self.pause, _LONGEST)
-        self.next_look = time.monotonic() + self.pause
+        # Other processes train the rest.
+        progress = len(self.waiting) < before
+        self.interval = _CHECK_INTERVAL if progress else min(2 * self.interval, _LONGEST_INTERVAL)
+        self.next_check = time.monotonic() + self.interval
 
     def _submit(self, key: str) -> None:
         self.records.tidy(key)
@@ -156,7 +158,7 @@ class _Schedule:
         self.engine.submit(self.cells[key])
 
     def _settled(self, key: str, locked: bool = False) -> bool:
-        """Whether a cell is finished or has failed; moves a damaged record aside if its lock can be had."""
+        """Whether a cell is finished or has failed; moves a damaged record aside if its lock is free."""
         if self.records.has(key):
             try:
                 self.outcome.finished[key] = self.records.read(key)
@@ -175,19 +177,20 @@ class _Schedule:
                         self.locks.release(key)
                 return False
         failure = self.records.failure(key)
-        if failure is not None and failure.attempts > self.forgiven.get(key, 0):
+        if failure is not None and failure.attempts > self.earlier_attempts.get(key, 0):
             self.outcome.failed[key] = failure
             return True
         return False
 
     def _show(self, key: str) -> None:
-        """Tell of a cell that another process has done."""
+        """Show a cell that another process has done."""
         if key in self.outcome.finished:
             self.view.finished(self.outcome.finished[key], elsewhere=True)
         else:
             self.view.failed(self.outcome.failed[key])
 
-    def _take(self, event: Event) -> None:
+    def _handle(self, event: Event) -> None:
+        """Write down and show what happened."""
         if isinstance(event, Note):
             self.records.log("note", text=event.text)
             self.view.note(event.text)

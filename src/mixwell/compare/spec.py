@@ -1,7 +1,7 @@
 """What one cell of a comparison is: data, sample, model, method, settings and seed, under one name.
 
-A cell's name is a hash over all that decides its result: contents count (fingerprints of data and weights), places
-do not. So the same command finds its cells again wherever the files lie, and a changed option makes new cells.
+A cell's name is a hash over all that decides its result: contents count (fingerprints of data and weights), paths
+do not. So the same command finds its cells again wherever the files are, and a changed option makes new cells.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from mixwell.errors import OptionError
-from mixwell.files import home
+from mixwell import data as texts
 from mixwell.training.settings import BEFORE, TrainSettings
+from mixwell.utils.errors import OptionError
+from mixwell.utils.files import home
 
 if TYPE_CHECKING:
     from mixwell.data import TextData
@@ -29,7 +30,8 @@ REFERENCES = {
     "probe": "logistic regression on the frozen features of the model",
     "tfidf": "logistic regression on TF-IDF words and word pairs, without the model",
 }
-_NOT_OURS = {"total_steps": "training knows it", "loss_fn": "only the Python call attach takes it"}
+PATH_FIELDS = ("data", "validation", "test", "splits_file")  # fields of `DataSource` that may name files
+_SET_ELSEWHERE = {"total_steps": "training knows it", "loss_fn": "only the Python call attach takes it"}
 
 
 def canonical(value: Any) -> str:
@@ -56,7 +58,7 @@ class DataSource:
     def resolved(self) -> DataSource:
         """The same with whole paths, so that workers find the files from any folder."""
         changes = {}
-        for name in ("data", "validation", "test", "splits_file"):
+        for name in PATH_FIELDS:
             value = getattr(self, name)
             if isinstance(value, str) and home(value).exists():
                 changes[name] = str(home(value).resolve())
@@ -64,10 +66,8 @@ class DataSource:
 
     def load(self) -> TextData:
         """Read and split the texts."""
-        from mixwell import data
-
         options = dataclasses.asdict(self)
-        return data.load(options.pop("data"), **options)
+        return texts.load(options.pop("data"), **options)
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Sample:
 
     Attributes:
         fraction: share of train.
-        per_class: rows of each class.
+        per_class: rows per class.
         max_train: the most rows.
         seed: chooses the rows; None when all are used.
     """
@@ -102,7 +102,7 @@ class Sample:
         if self.fraction is not None:
             parts.append(f"{100 * self.fraction:g} % of train")
         if self.per_class is not None:
-            parts.append(f"{self.per_class} rows a class")
+            parts.append(f"{self.per_class} rows per class")
         if self.max_train is not None:
             parts.append(f"at most {self.max_train} rows")
         return ", ".join(parts) or "all of train"
@@ -129,19 +129,19 @@ def candidate(method: str, given: Mapping[str, Any]) -> Candidate:
     Raises:
         OptionError: the method or an option is unknown or out of range.
     """
-    from mixwell.methods import build, method_class
+    from mixwell.methods import build, method_class  # imports torch
 
     if method in REFERENCES:
         if given:
             raise OptionError(f"method {method} has no option {min(given)!r}: it takes none")
         return Candidate(method, {}, method)
     defaults = {f.name: f.default for f in dataclasses.fields(method_class(method))}
-    for name, why in _NOT_OURS.items():
+    for name, why in _SET_ELSEWHERE.items():
         if name in given:
             raise OptionError(f"method {method}: option {name!r} cannot be given here: {why}")
     given = {name: _plain(value, defaults.get(name)) for name, value in given.items()}
     built = build(method, given)
-    options = {name: _plain(value) for name, value in built.options().items() if name not in _NOT_OURS}
+    options = {name: _plain(value) for name, value in built.options().items() if name not in _SET_ELSEWHERE}
     shown = [f"{name}={_text(given[name])}" for name in sorted(given) if given[name] != _plain(defaults[name])]
     return Candidate(method, options, f"{method}[{','.join(shown)}]" if shown else method)
 
@@ -156,7 +156,7 @@ def _text(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, list):
-        return "[" + ",".join(_text(each) for each in value) + "]"
+        return "[" + ",".join(_text(item) for item in value) + "]"
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
@@ -206,8 +206,8 @@ class CellSpec:
             "sample": sample,
             "max_test": self.max_test,
             "model": self.weights,
-            # Settings that came later are left out where they are as everything was before them, so that older
-            # records keep their names.
+            # Settings that were added later are left out where they have the value that everything had before them,
+            # so that older records keep their names.
             "settings": {name: value for name, value in self.settings.items() if BEFORE.get(name, self) != value},
         }
 
@@ -217,7 +217,7 @@ class CellSpec:
         return canonical(self.group())
 
     def identity(self) -> dict[str, Any]:
-        """All that decides the result, places left out."""
+        """All that decides the result; paths are left out."""
         return {
             "format": FORMAT,
             **self.group(),
@@ -245,7 +245,7 @@ class CellSpec:
         return cls(**rest)
 
     def train_settings(self, cache_dir: str | None = None) -> TrainSettings:
-        """The settings for `mixwell.training.fit`."""
+        """The settings for `mixwell.training.fitting`."""
         return TrainSettings.from_dict(
             {
                 "data": self.source.data,

@@ -1,8 +1,8 @@
 """From records to comparisons: one for each data set, sample, model and settings.
 
 Plain training with a temperature is a candidate that needs no training: its probabilities are those of plain
-training after the temperature. It takes the same decisions, so it stands apart from the family of trained methods
-over which p-values are adjusted.
+training after the temperature. It makes the same decisions, so it is no part of the family of trained methods over
+which p-values are adjusted.
 """
 
 from __future__ import annotations
@@ -13,17 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from mixwell.compare.records import CorruptRecord, Failure, Record, Records
-from mixwell.compare.spec import BASELINE, CellSpec
-from mixwell.compare.statistics import (
-    BETTER,
-    PRIMARY,
-    UNSURE,
-    Comparison,
-    Row,
-    SeedResult,
-    compare,
-    summary_sentence,
-)
+from mixwell.compare.spec import BASELINE, REFERENCES, CellSpec
+from mixwell.compare.stats.bootstrap import SeedResult
+from mixwell.compare.stats.sentences import VERDICT_WORDS, summary_sentence
+from mixwell.compare.stats.verdicts import PRIMARY, Comparison, MetricRow, compare
 
 TEMPERATURE = "none + temperature"
 
@@ -63,7 +56,7 @@ class Group:
         seeds: the seeds of plain training.
         train_rows: rows of train, least and most over seeds.
         test_rows: rows of test.
-        comparison: the trained methods against plain training; None while that has no seed.
+        comparison: the trained methods against plain training; None while that has no finished run.
         temperature: plain training with a temperature against plain training; None for regression.
         sentences: the conclusion.
         failed: cells that failed.
@@ -87,19 +80,20 @@ class Group:
         if self.comparison is None:
             return []
         metric, sign = PRIMARY[self.spec.task], -1 if self.spec.task == "regression" else 1
-        found = sorted(self.comparison.methods, key=lambda name: -sign * self.comparison.row(name, metric).mean)  # type: ignore[union-attr]
+        comparison = self.comparison
+        names = sorted(comparison.methods, key=lambda name: -sign * comparison.row(name, metric).mean)
         if self.temperature is not None:
-            found.insert(found.index(BASELINE) + 1, TEMPERATURE)
-        return found
+            names.insert(names.index(BASELINE) + 1, TEMPERATURE)
+        return names
 
     @property
     def columns(self) -> list[Column]:
         """The columns of the leaderboard."""
-        there = self.comparison.metrics if self.comparison else ()
-        return [each for each in (*COLUMNS[self.spec.task], SECONDS) if each.metric in there]
+        metrics = self.comparison.metrics if self.comparison else ()
+        return [column for column in (*COLUMNS[self.spec.task], SECONDS) if column.metric in metrics]
 
-    def row(self, method: str, metric: str) -> Row | None:
-        """A candidate in a metric; None where there is nothing to say."""
+    def row(self, method: str, metric: str) -> MetricRow | None:
+        """A candidate in a metric; None where it was not compared."""
         chosen = self.temperature if method == TEMPERATURE else self.comparison
         if chosen is None or metric not in chosen.metrics:
             return None
@@ -122,15 +116,15 @@ def read_summary(records: Records, level: float = 0.95) -> Summary:
         RunError: it is no such folder, or has records of another version.
     """
     records.check()
-    found, notes = [], []
+    finished, notes = [], []
     for key in records.names():
         try:
-            found.append(records.read(key))
+            finished.append(records.read(key, keep_outputs=True))  # the statistics and the page use them
         except CorruptRecord as error:
             notes.append(f"record {key[:12]} is corrupt ({error}) and left out; `mixwell compare` trains it again")
-    found.sort(key=_order)
-    made = summarise(found, list(records.failures()), level)
-    return dataclasses.replace(made, notes=tuple(notes), commands=tuple(records.commands()))
+    finished.sort(key=_order)
+    summary = summarise(finished, list(records.failures()), level)
+    return dataclasses.replace(summary, notes=tuple(notes), commands=tuple(records.commands()))
 
 
 def _order(record: Record) -> tuple[Any, ...]:
@@ -155,104 +149,104 @@ def summarise(records: Iterable[Record], failures: Sequence[Failure] = (), level
         failed.setdefault(failure.spec.group_key, []).append(failure)
     keys = [*grouped, *(key for key in failed if key not in grouped)]
     specs = [grouped[key][0].spec if key in grouped else failed[key][0].spec for key in keys]
-    made = []
+    groups = []
     for key, spec, title in zip(keys, specs, group_titles(specs)):
         for words, part in _samplings(grouped.get(key, [])).items():
-            made.append(_group(f"{title}{words}", spec, part, failed.get(key, []), level))
-    return Summary(tuple(made))
+            groups.append(_group(f"{title}{words}", spec, part, failed.get(key, []), level))
+    return Summary(tuple(groups))
 
 
-def _samplings(found: list[Record]) -> dict[str, list[Record]]:
-    """The records of a comparison, apart where one folder has both samples of the seeds' own and fixed ones.
+def _samplings(records: list[Record]) -> dict[str, list[Record]]:
+    """The records of a comparison, separated where one folder has both samples of the seeds' own and fixed ones.
 
     A cell whose sample has the seed's number belongs to both.
     """
-    if len({(record.spec.label, record.spec.seed) for record in found}) == len(found):
-        return {"": found}
-    fixed = dict.fromkeys(record.spec.sample.seed for record in found if record.spec.sample.seed != record.spec.seed)
-    parts = {", a sample a seed": [record for record in found if record.spec.sample.seed == record.spec.seed]}
+    if len({(record.spec.label, record.spec.seed) for record in records}) == len(records):
+        return {"": records}
+    fixed = dict.fromkeys(record.spec.sample.seed for record in records if record.spec.sample.seed != record.spec.seed)
+    parts = {", one sample per seed": [record for record in records if record.spec.sample.seed == record.spec.seed]}
     for seed in fixed:
-        parts[f", sample seed {seed}"] = [record for record in found if record.spec.sample.seed == seed]
+        parts[f", sample seed {seed}"] = [record for record in records if record.spec.sample.seed == seed]
     return {words: part for words, part in parts.items() if part}
 
 
 def group_titles(specs: Sequence[CellSpec]) -> list[str]:
-    """What tells comparisons apart: data and sample, then what differs among them."""
-    plain = [f"{spec.name}, {spec.sample.title}" for spec in specs]
-    parts: list[dict[str, str]] = []
+    """What distinguishes comparisons: data and sample, then what differs among them."""
+    short = [f"{spec.name}, {spec.sample.title}" for spec in specs]
+    details: list[dict[str, str]] = []
     for spec in specs:
-        told = {"model": spec.model.rstrip("/").split("/")[-1]}
-        told |= {name: str(value) for name, value in spec.settings.items()}
-        told |= {"test rows": str(spec.max_test or "all"), "data": spec.fingerprint[:8], "weights": spec.weights[:8]}
-        parts.append(told)
-    made = []
-    for spec_plain, told in zip(plain, parts):
-        alike = [other for text, other in zip(plain, parts) if text == spec_plain]
-        differ = [name for name in told if any(other.get(name) != told[name] for other in alike)]
-        made.append(", ".join([spec_plain, *(f"{name.replace('_', ' ')} {told[name]}" for name in differ)]))
-    return made
+        values = {"model": spec.model.rstrip("/").split("/")[-1]}
+        values |= {name: str(value) for name, value in spec.settings.items()}
+        values |= {"test rows": str(spec.max_test or "all"), "data": spec.fingerprint[:8], "weights": spec.weights[:8]}
+        details.append(values)
+    titles = []
+    for title, values in zip(short, details):
+        others = [other for text, other in zip(short, details) if text == title]
+        differ = [name for name in values if any(other.get(name) != values[name] for other in others)]
+        titles.append(", ".join([title, *(f"{name.replace('_', ' ')} {values[name]}" for name in differ)]))
+    return titles
 
 
-def seed_result(record: Record, *, warm: bool = False) -> SeedResult:
+def seed_result(record: Record, *, after_temperature: bool = False) -> SeedResult:
     """A record for the statistics.
 
     Args:
         record: a finished cell.
-        warm: take the probabilities after the temperature for those of the model.
+        after_temperature: take the probabilities after the temperature for those of the model.
     """
     outputs, temperature = record.outputs(), record.result["temperature"]
     seconds = record.result["timing"]["seconds_per_step"]
     logits = outputs["test_logits"]
-    if warm:
+    if after_temperature:
         logits, temperature = logits / temperature, None
     return SeedResult(
         seed=record.spec.seed,
         logits=logits,
         labels=outputs["test_labels"],
         temperature=temperature,
-        scalars={} if seconds is None or warm else {"seconds_per_step": float(seconds)},
+        scalars={} if seconds is None or after_temperature else {"seconds_per_step": float(seconds)},
     )
 
 
-def _group(title: str, spec: CellSpec, found: list[Record], failed: list[Failure], level: float) -> Group:
+def _group(title: str, spec: CellSpec, records: list[Record], failed: list[Failure], level: float) -> Group:
     by_method: dict[str, list[Record]] = {}
-    for record in sorted(found, key=lambda each: each.spec.seed):
+    for record in sorted(records, key=lambda record: record.spec.seed):
         by_method.setdefault(record.spec.label, []).append(record)
-    sizes = [record.result["train_rows"] for record in found] or [0]
+    sizes = [record.result["train_rows"] for record in records] or [0]
     common: dict[str, Any] = {
         "title": title,
         "spec": spec,
         "seeds": tuple(record.spec.seed for record in by_method.get(BASELINE, [])),
         "train_rows": (min(sizes), max(sizes)),
-        "test_rows": found[0].result["test"]["rows"] if found else 0,
+        "test_rows": records[0].result["test"]["rows"] if records else 0,
         "failed": tuple(failed),
-        "records": tuple(found),
+        "records": tuple(records),
     }
     if BASELINE not in by_method:
         words = "Plain training has no finished run here yet, so there is nothing to compare with."
         return Group(comparison=None, temperature=None, sentences=(words,), **common)
-    results = {label: [seed_result(each) for each in cells] for label, cells in by_method.items()}
+    results = {label: [seed_result(record) for record in part] for label, part in by_method.items()}
     # Plain training first; a method without a seed in common cannot be compared yet.
-    seeds = {each.seed for each in results[BASELINE]}
+    seeds = {result.seed for result in results[BASELINE]}
     order = [BASELINE, *(label for label in results if label != BASELINE)]
-    results = {label: results[label] for label in order if seeds & {each.seed for each in results[label]}}
-    comparison = compare(results, BASELINE, task=spec.task, level=level)
+    results = {label: results[label] for label in order if seeds & {result.seed for result in results[label]}}
+    comparison = compare(results, BASELINE, task=spec.task, level=level, apart=REFERENCES)
     temperature = None
     sentences = [summary_sentence(comparison)]
     if spec.task != "regression":
-        warm = [seed_result(each, warm=True) for each in by_method[BASELINE]]
-        cold = [dataclasses.replace(each, temperature=None, scalars={}) for each in results[BASELINE]]
-        temperature = compare({BASELINE: cold, TEMPERATURE: warm}, BASELINE, task=spec.task, level=level)
+        before = [dataclasses.replace(result, temperature=None, scalars={}) for result in results[BASELINE]]
+        after = [seed_result(record, after_temperature=True) for record in by_method[BASELINE]]
+        temperature = compare({BASELINE: before, TEMPERATURE: after}, BASELINE, task=spec.task, level=level)
         sentences.append(_temperature_sentence(temperature))
     return Group(comparison=comparison, temperature=temperature, sentences=tuple(sentences), **common)
 
 
 def _temperature_sentence(comparison: Comparison) -> str:
-    plain, warm = comparison.row(BASELINE, "ece"), comparison.row(TEMPERATURE, "ece")
-    likely = comparison.row(TEMPERATURE, "nll").difference
-    assert likely is not None
-    words = {BETTER: "is better", UNSURE: "is not shown to differ"}.get(likely.verdict, "is worse")
+    before, after = comparison.row(BASELINE, "ece"), comparison.row(TEMPERATURE, "ece")
+    difference = comparison.row(TEMPERATURE, "nll").difference
+    assert difference is not None
     return (
         f"A temperature alone, without any mixing, takes the calibration error of plain training from "
-        f"{100 * plain.mean:.1f} % to {100 * warm.mean:.1f} %; its negative log-likelihood {words}."
+        f"{100 * before.mean:.1f} % to {100 * after.mean:.1f} %; its negative log-likelihood "
+        f"{VERDICT_WORDS[difference.verdict]}."
     )

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from .columns import TASKS
-from .loading import load
-from .relations import ENTITY_MARKERS, relation_text
-from .rows import iter_rows
-from .splits import SPLITS
-from .textdata import TextData, texts_of
-from .tokenise import cache_folder, tokenise
+from mixwell.data.loading import load
+from mixwell.data.relations import ENTITY_MARKERS, relation_text
+from mixwell.data.rows import iter_rows
+from mixwell.data.splits import SPLITS
+from mixwell.data.textdata import TextData, texts_of
+from mixwell.data.tokenise import cache_folder, tokenise
+from mixwell.metrics.tasks import TASKS
 
 __all__ = [
     "ENTITY_MARKERS",

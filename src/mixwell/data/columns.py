@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ..errors import DataError, OptionError, nearest
-from .readers import Record, Rows
-from .relations import relation_text
-
-TASKS = ("single_label", "multi_label", "regression")
+from mixwell.data.readers import Record, Rows
+from mixwell.data.relations import relation_text
+from mixwell.metrics.tasks import REGRESSION
+from mixwell.utils.errors import DataError, OptionError, nearest
 
 # In order of preference; the first name that the source has is taken. Names are compared without case.
 PAIR_NAMES = (
@@ -93,7 +92,7 @@ class Columns:
         text_pair: the second text of sentence pairs, or None.
         label: the label column, or None when none is wanted.
         entities: the head and tail columns of relation records, or None.
-        notes: what was found rather than named.
+        notes: which columns were found, not named.
     """
 
     text: str
@@ -110,10 +109,10 @@ class Columns:
 
     def parts(self) -> dict[str, str]:
         """The columns by part, for reports."""
-        found = {"text": self.text, "text_pair": self.text_pair, "label": self.label}
+        parts = {"text": self.text, "text_pair": self.text_pair, "label": self.label}
         if self.entities:
-            found |= {"head": self.entities[0], "tail": self.entities[1]}
-        return {part: name for part, name in found.items() if name is not None}
+            parts |= {"head": self.entities[0], "tail": self.entities[1]}
+        return {part: name for part, name in parts.items() if name is not None}
 
     def texts(self, record: Record) -> tuple[str | None, str | None]:
         """The text and the pair text of a record; None where it is missing, empty or NaN.
@@ -159,16 +158,8 @@ def find_columns(
     Raises:
         DataError: a named column is missing, or the choice is not clear.
     """
-    names = rows.columns
-    for part, name in (("text", text), ("text_pair", text_pair), ("label", label)):
-        if name is not None and name not in names:
-            raise DataError(
-                f"{rows.name}: no column {name!r} for {part}{nearest(name, names)}; its columns are {_listed(names)}"
-            )
-    named = [name for name in (text, text_pair, label) if name is not None]
-    if len(set(named)) < len(named):
-        raise OptionError(f"text, text_pair and label must be different columns, got {', '.join(named)}")
-    head = rows.head()
+    named = _check_named(rows, {"text": text, "text_pair": text_pair, "label": label})
+    names, head = rows.columns, rows.head()
     if not head:
         raise DataError(f"{rows.name}: no rows, only a header; add data rows")
     notes: list[str] = []
@@ -179,31 +170,52 @@ def find_columns(
         notes.append("relation records: text made of the tokens with the entities marked")
     folded = {name.casefold(): name for name in reversed(names)}
     if text is None and text_pair is None:
-        free = {key: name for key, name in folded.items() if name != label}
-        for first, second in PAIR_NAMES:
-            if first in free and second in free:
-                text, text_pair = free[first], free[second]
-                break
+        text, text_pair = _known_pair(folded, label)
     if text is None:
-        taken = (label, text_pair)
-        text = next((folded[key] for key in TEXT_NAMES if key in folded and folded[key] not in taken), None)
+        text = _known_name(TEXT_NAMES, folded, {label, text_pair})
     if text is None and not want_label and len(names) == 1:
         text = names[0]
     used = {text, text_pair, *(entities or ())}
     if want_label and label is None:
-        label = next((folded[key] for key in LABEL_NAMES if key in folded and folded[key] not in used), None)
+        label = _known_name(LABEL_NAMES, folded, used)
     if text is None:
-        taken = (label, text_pair)
-        text = _only(rows, "text", [name for name in names if name not in taken and _is_prose(head, name)])
+        fit = [name for name in names if name not in (label, text_pair) and _is_prose(head, name)]
+        text = _only(rows, "text", fit)
     if want_label and label is None:
         used = {text, text_pair, *(entities or ())}
         fit = [name for name in names if name not in used and _is_label(head, name, task)]
         label = _only(rows, "label", fit)
-    found = Columns(text, text_pair, label if want_label else None, entities)
-    chosen = [f"{part} = {name!r}" for part, name in found.parts().items() if name not in named]
+    columns = Columns(text, text_pair, label if want_label else None, entities)
+    chosen = [f"{part} = {name!r}" for part, name in columns.parts().items() if name not in named]
     if chosen:
         notes.insert(0, f"columns found: {', '.join(chosen)}")
-    return Columns(found.text, found.text_pair, found.label, entities, tuple(notes))
+    return replace(columns, notes=tuple(notes))
+
+
+def _check_named(rows: Rows, parts: dict[str, str | None]) -> list[str]:
+    """The columns that the user named; raises if one is missing or named twice."""
+    names = rows.columns
+    for part, name in parts.items():
+        if name is not None and name not in names:
+            raise DataError(
+                f"{rows.name}: no column {name!r} for {part}{nearest(name, names)}; its columns are {_listed(names)}"
+            )
+    named = [name for name in parts.values() if name is not None]
+    if len(set(named)) < len(named):
+        raise OptionError(f"text, text_pair and label must be different columns, got {', '.join(named)}")
+    return named
+
+
+def _known_pair(folded: dict[str, str], label: str | None) -> tuple[str | None, str | None]:
+    """The first two columns with well-known names of a pair, if there are any; `folded` has names without case."""
+    free = {key: name for key, name in folded.items() if name != label}
+    return next(((free[first], free[second]) for first, second in PAIR_NAMES if {first, second} <= free.keys()),
+                (None, None))  # fmt: skip
+
+
+def _known_name(known: Sequence[str], folded: dict[str, str], taken: set[str | None]) -> str | None:
+    """The first column with a well-known name that is not taken."""
+    return next((folded[key] for key in known if key in folded and folded[key] not in taken), None)
 
 
 def check_columns(rows: Rows, columns: Columns) -> None:
@@ -257,7 +269,7 @@ def _is_label(head: list[Record], name: str, task: str | None) -> bool:
     values = _values(head, name)
     if not values or any(isinstance(value, dict) for value in values):
         return False
-    if task == "regression":
+    if task == REGRESSION:
         return all(
             _NUMBER.fullmatch(value.strip()) if isinstance(value, str) else isinstance(value, (int, float))
             for value in values
@@ -298,13 +310,15 @@ class TextReader:
 
     def missing(self) -> str:
         """Which rows have no text; empty if all have one."""
-        found = [f"column {name!r} is empty or NaN in {rows_listed(*where)}" for name, where in self._missing.items()]
-        return "; ".join(found[:1])
+        problems = [
+            f"column {name!r} is empty or NaN in {rows_listed(*where)}" for name, where in self._missing.items()
+        ]
+        return "; ".join(problems[:1])
 
     def check(self) -> None:
         """Raise a `DataError` that names the rows without text, if there are any."""
-        if told := self.missing():
-            raise DataError(f"{self.rows.name}: {told}; fill these rows in or remove them")
+        if missing := self.missing():
+            raise DataError(f"{self.rows.name}: {missing}; fill these rows in or remove them")
 
 
 def rows_listed(rows: list[int], count: int) -> str:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, TextIO, cast
 
-from ..errors import DataError
+from mixwell.utils.errors import DataError
 
 _BLOCK = 1 << 20
 _BOMS = (
@@ -31,7 +31,7 @@ class TextFormat:
 
     Attributes:
         encoding: Python's name of the encoding.
-        note: what to tell the user about it; empty for plain UTF-8.
+        note: what the user should know about it; empty for plain UTF-8.
     """
 
     encoding: str
@@ -100,8 +100,8 @@ def detect(path: Path) -> TextFormat:
         faults: dict[str, tuple[int, int]] = {}
         lines = 0
         while True:
-            if (at := block.find(b"\0")) >= 0:
-                line = lines + block.count(b"\n", 0, at) + 1
+            if (position := block.find(b"\0")) >= 0:
+                line = lines + block.count(b"\n", 0, position) + 1
                 raise DataError(
                     f"{path}: line {line} has a NUL byte; remove it, or save the file as UTF-8 if it is "
                     "UTF-16 without a byte order mark"
@@ -111,8 +111,8 @@ def detect(path: Path) -> TextFormat:
                     decoder.decode(block, final=not block)
                 except UnicodeDecodeError as error:
                     # `error.object` may begin with bytes kept from the block before; lines do not.
-                    at = min(max(error.start - (len(error.object) - len(block)), 0), max(len(block) - 1, 0))
-                    faults[name] = (lines + block.count(b"\n", 0, at) + 1, error.object[error.start])
+                    position = min(max(error.start - (len(error.object) - len(block)), 0), max(len(block) - 1, 0))
+                    faults[name] = (lines + block.count(b"\n", 0, position) + 1, error.object[error.start])
                     del decoders[name]
             if not decoders or not block:
                 break
@@ -145,8 +145,8 @@ def _check_marked(path: Path, stream: BinaryIO, block: bytes, name: str) -> Text
                 f"{path}: near line {lines} the bytes are not valid {name} as the byte order mark says; "
                 "save the file as UTF-8"
             ) from error
-        if (at := text.find("\0")) >= 0:
-            raise DataError(f"{path}: line {lines + text.count(chr(10), 0, at)} has a NUL character; remove it")
+        if (position := text.find("\0")) >= 0:
+            raise DataError(f"{path}: line {lines + text.count(chr(10), 0, position)} has a NUL character; remove it")
         if not block:
             break
         lines += text.count("\n")

@@ -10,8 +10,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..errors import DataError
-from .readers import Rows
+from mixwell.data.readers import Rows
+from mixwell.metrics.tasks import MULTI, REGRESSION, SINGLE
+from mixwell.utils.errors import DataError
 
 # What a label was in the source: "raw" is a CSV cell, whose type shows only when all are known.
 Scalar = tuple[str, str]
@@ -29,7 +30,7 @@ class Encoded:
     """Labels as numbers.
 
     Attributes:
-        task: the task, given or found.
+        task: given, or recognised by the labels.
         labels: the class names, in the order of the class numbers; empty for regression.
         arrays: per source split a pyarrow array: int64, list<float32> (multi-hot) or float64.
     """
@@ -68,7 +69,7 @@ class LabelCollector:
             raise DataError(f"{rows.name}: row {row}, column {self.column!r}: {error}") from error
         if value is None:
             return False
-        if self.task == "regression":
+        if self.task == REGRESSION:
             self.numbers.setdefault(split, array("d")).append(self._number(rows, row, value))
             return True
         code = self.values.setdefault(value, len(self.values))
@@ -123,7 +124,7 @@ class LabelCollector:
                 return number
         shown = "a list" if kind == "list" else repr(text)
         raise DataError(
-            f"{rows.name}: row {row}, column {self.column!r}: {shown:.60} is no number, which task 'regression' needs"
+            f"{rows.name}: row {row}, column {self.column!r}: {shown:.60} is no number, which task {REGRESSION!r} needs"
         )
 
     def finish(self) -> Encoded:
@@ -135,16 +136,16 @@ class LabelCollector:
         import numpy as np
         import pyarrow as pa
 
-        if self.task == "regression":
-            return Encoded("regression", (), {name: pa.array(np.array(v)) for name, v in self.numbers.items()})
+        if self.task == REGRESSION:
+            return Encoded(REGRESSION, (), {name: pa.array(np.array(v)) for name, v in self.numbers.items()})
         values = self._split_cells()
         lists = [value[0] == "list" for value in values]
         if any(lists):
-            if self.task == "single_label":
-                raise self._fault(lists.index(True), "a list of labels; use task 'multi_label'")
+            if self.task == SINGLE:
+                raise self._fault(lists.index(True), f"a list of labels; use task {MULTI!r}")
             if not all(lists):
                 raise self._fault(lists.index(False), "one label where others are lists; write a list in every row")
-        multi = any(lists) or self.task == "multi_label"
+        multi = any(lists) or self.task == MULTI
         scalars: dict[Scalar, int] = {}
         for code, value in enumerate(values):
             for scalar in value[1] if value[0] == "list" else (value,):
@@ -157,25 +158,25 @@ class LabelCollector:
         if len(labels) < 2:
             only = f"all rows have the label {labels[0]!r}" if labels else "no row has a label"
             raise DataError(f"{self.firsts[0].rsplit(': ', 1)[0]}: column {self.column!r}: {only}; two are needed")
-        index = {name: at for at, name in enumerate(labels)}
+        index = {name: number for number, name in enumerate(labels)}
         sets = [
             sorted({index[canonical[scalar]] for scalar in (value[1] if value[0] == "list" else (value,))})
             for value in values
         ]
         if multi and len({tuple(members) for members in sets}) == 1:
-            where, named = self.firsts[0].rsplit(": ", 1)[0], ", ".join(labels[at] for at in sets[0])
+            where, named = self.firsts[0].rsplit(": ", 1)[0], ", ".join(labels[number] for number in sets[0])
             raise DataError(
                 f"{where}: column {self.column!r}: all rows have the same labels ({named}), so nothing can be "
                 f"learned; write the names of the labels that apply, not 0 and 1 for each"
             )
         arrays = {}
         for split, codes in self.codes.items():
-            at = np.frombuffer(codes, dtype=np.int64)
+            rows = np.frombuffer(codes, dtype=np.int64)
             if multi:
-                arrays[split] = _multi_hot(at, sets, len(labels))
+                arrays[split] = _multi_hot(rows, sets, len(labels))
             else:
-                arrays[split] = pa.array(np.array([members[0] for members in sets], dtype=np.int64)[at])
-        return Encoded("multi_label" if multi else "single_label", labels, arrays)
+                arrays[split] = pa.array(np.array([members[0] for members in sets], dtype=np.int64)[rows])
+        return Encoded(MULTI if multi else SINGLE, labels, arrays)
 
     def _fault(self, code: int, what: str) -> DataError:
         return DataError(f"{self.firsts[code]}, column {self.column!r}: {what}")
@@ -184,7 +185,7 @@ class LabelCollector:
         """The distinct values, with cells that stand for several labels turned into lists."""
         values = list(self.values)
         cells = [text for kind, text in values if kind in ("raw", "str")]
-        if self.task == "multi_label":
+        if self.task == MULTI:
             separator = "|" if any("|" in text for text in cells) else ";"
             return [
                 value if value[0] not in ("raw", "str") else self._cell(code, value, separator)
@@ -202,11 +203,11 @@ class LabelCollector:
             except ValueError as error:
                 raise self._fault(code, f"{text!r:.60} is not a JSON list ({error})") from error
             try:
-                found = self._value(items, True, None)
+                labels = self._value(items, True, None)
             except ValueError as error:
                 raise self._fault(code, str(error)) from error
-            assert found is not None
-            return found
+            assert labels is not None
+            return labels
         names = [name for part in text.split(separator) if (name := part.strip())]
         return "list", tuple((kind, name) for name in dict.fromkeys(names))
 
@@ -225,12 +226,12 @@ class LabelCollector:
             other = next(code for (kind, _), code in scalars.items() if kind != next(iter(scalars))[0])
             raise self._fault(other, f"the labels mix {named}; write all of them in one way")
         whole = all(float(text).is_integer() for _, text in scalars)
-        if whole and self.task in ("single_label", "multi_label"):
+        if whole and self.task in (SINGLE, MULTI):
             return "int", {scalar: _whole(scalar[1]) for scalar in scalars}
         first = next(scalar for scalar in scalars if not _INTEGER.fullmatch(scalar[1]))
-        advice = "use task 'regression' to predict numbers, "
+        advice = f"use task {REGRESSION!r} to predict numbers, "
         if whole:
-            advice += "or task 'single_label' to take these whole numbers as classes"
+            advice += f"or task {SINGLE!r} to take these whole numbers as classes"
         else:
             advice += "or write class names as text"
         raise self._fault(scalars[first], f"the label {first[1]} is a float; {advice}")

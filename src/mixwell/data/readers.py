@@ -1,4 +1,4 @@
-"""Row sources: one class a format, all giving batches of records so that no file is held as a whole."""
+"""Row sources: one class per format, all giving batches of records so that no file is held as a whole."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
-from ..errors import DataError
-from .encoding import check_file, detect, explained, one_line, open_text
+from mixwell.data.encoding import check_file, detect, explained, one_line, open_text
+from mixwell.utils.errors import DataError
 
 Record = dict[str, Any]
 
@@ -29,7 +29,7 @@ class Rows:
         columns: the column names (for JSON lines: those of the first rows).
         typed: False when every value is a string (CSV, TSV, plain text).
         class_names: for columns of class numbers, the name of each number.
-        notes: what the user should be told about how the source was read.
+        notes: what the user should know about how the source was read.
     """
 
     def __init__(self, name: str, *, typed: bool) -> None:
@@ -49,7 +49,7 @@ class Rows:
         raise NotImplementedError
 
     def head(self) -> list[Record]:
-        """The first rows, to tell the types of columns."""
+        """The first rows, to recognise the types of columns."""
         return next(self.batches(_SAMPLE), [])
 
 
@@ -84,7 +84,7 @@ class CsvRows(Rows):
         with open_text(path, self.form) as stream:
             _, header = next(self._lines(stream), (1, []))
         # Spreadsheets and pandas leave the heading of an index column empty.
-        self.columns = [name.strip() or f"column_{at}" for at, name in enumerate(header, 1)]
+        self.columns = [name.strip() or f"column_{number}" for number, name in enumerate(header, 1)]
         if len(set(self.columns)) < len(self.columns):
             twice = next(name for name in self.columns if self.columns.count(name) > 1)
             raise DataError(f"{path}: the header has column {twice!r} more than once; rename one of them")
@@ -223,29 +223,29 @@ class JsonRows(Rows):
     def _array(self, stream: TextIO) -> Iterator[Record]:
         """The objects of an array, piece by piece."""
         decoder, number = json.JSONDecoder(), 0
-        text, at = stream.read(_PIECE).lstrip()[1:], 0
+        text, position = stream.read(_PIECE).lstrip()[1:], 0
         while True:
-            at = _SPACE.match(text, at).end()  # type: ignore[union-attr]
-            sign = text[at : at + 1]
+            position = _SPACE.match(text, position).end()  # type: ignore[union-attr]
+            sign = text[position : position + 1]
             if sign == "]":
-                if text[at + 1 :].strip() or stream.read(_PIECE).strip():
+                if text[position + 1 :].strip() or stream.read(_PIECE).strip():
                     raise DataError(f"{self.path}: there is more after the JSON array; remove it")
                 return
             if sign and number and sign != ",":
                 raise DataError(f"{self.path}: no comma after record {number} of the JSON array; mend it")
-            start = _SPACE.match(text, at + 1 if number and sign else at).end()  # type: ignore[union-attr]
-            fault = "it ends in the midst of the array"
+            start = _SPACE.match(text, position + 1 if number and sign else position).end()  # type: ignore[union-attr]
+            fault = "it ends inside the array"
             try:
                 record, end = decoder.raw_decode(text, start) if sign else (None, -1)
             except (ValueError, RecursionError) as error:
                 end, fault = -1, str(getattr(error, "msg", error))
             if end < 0 or (end == len(text) and not isinstance(record, dict)):  # a number may go on in the next piece
-                more = stream.read(max(_PIECE, len(text) - at)) if len(text) - at < _LONGEST else ""
+                more = stream.read(max(_PIECE, len(text) - position)) if len(text) - position < _LONGEST else ""
                 if not more:
                     raise DataError(f"{self.path}: record {number + 1} of the JSON array cannot be read ({fault})")
-                text, at = text[at:] + more, 0
+                text, position = text[position:] + more, 0
                 continue
-            number, at = number + 1, end
+            number, position = number + 1, end
             yield self._checked(record, f"record {number}")
 
 
@@ -324,12 +324,12 @@ class DatasetRows(Rows):
 
 def class_names(features: dict[str, Any]) -> dict[str, list[str]]:
     """The names of class numbers, from the datasets library's description of the columns."""
-    found: dict[str, list[str]] = {}
+    names: dict[str, list[str]] = {}
     for column, feature in features.items():
         inner = feature.get("feature", feature) if isinstance(feature, dict) else feature
         if isinstance(inner, dict) and inner.get("_type") == "ClassLabel" and inner.get("names"):
-            found[column] = list(inner["names"])
-    return found
+            names[column] = list(inner["names"])
+    return names
 
 
 SUFFIXES: dict[str, type[CsvRows] | type[JsonRows] | type[ParquetRows]] = {

@@ -33,12 +33,12 @@ def relation_text(tokens: Any, head: Any, tail: Any) -> str | None:
     spans = [(*_mention(entity, tokens, name), name) for entity, name in ((head, "head"), (tail, "tail"))]
     # Longer spans open first and close last, so that nested entities give nested markers.
     for start, end, name in sorted(spans, key=lambda span: (span[1] - span[0], span[2]), reverse=True):
-        at = 0 if name == "head" else 2
-        before.setdefault(start, []).append(ENTITY_MARKERS[at])
-        after.setdefault(end, []).insert(0, ENTITY_MARKERS[at + 1])
+        opening, closing = ENTITY_MARKERS[:2] if name == "head" else ENTITY_MARKERS[2:]
+        before.setdefault(start, []).append(opening)
+        after.setdefault(end, []).insert(0, closing)
     words: list[str] = []
-    for at, token in enumerate(tokens):
-        words += [*before.get(at, ()), token, *after.get(at, ())]
+    for position, token in enumerate(tokens):
+        words += [*before.get(position, ()), token, *after.get(position, ())]
     text = " ".join(words)
     if "\0" in text:
         raise ValueError("column 'tokens' has a NUL character; remove it")
@@ -55,7 +55,7 @@ def _mention(entity: Any, tokens: list[str], what: str) -> tuple[int, int]:
         name, _, positions = entity
     if isinstance(positions, list) and positions:
         first = positions[0] if isinstance(positions[0], list) else positions
-        if first and all(isinstance(at, int) and 0 <= at < len(tokens) for at in first):
+        if first and all(isinstance(index, int) and 0 <= index < len(tokens) for index in first):
             return min(first), max(first)
         raise ValueError(f"{what!r} has positions {first} outside the {len(tokens)} tokens (they count from 0)")
     words = name.casefold().split()

@@ -7,15 +7,15 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from ..errors import DataError, OptionError
-from ..files import home
-from .columns import Columns, TextReader, find_columns
-from .readers import LineRows, Record, Rows, open_rows
+from mixwell.data.columns import Columns, TextReader, find_columns
+from mixwell.data.readers import LineRows, Record, Rows, open_rows
+from mixwell.utils.errors import DataError, OptionError
+from mixwell.utils.files import home
 
 ON_EMPTY = ("error", "skip")
 
 
-class _Given(Rows):
+class _GivenRows(Rows):
     """Texts or records that the caller has at hand: strings, lines of an open text file, or dicts."""
 
     def __init__(self, items: Iterable[Any]) -> None:
@@ -66,14 +66,14 @@ def iter_rows(
 
     Args:
         source: the path of a CSV, TSV, JSON-lines (each also `.gz`) or Parquet file, or of a `.txt` file with
-            one text a line; or an iterable of texts or records (an open text file, `sys.stdin`, a list).
+            one text per line; or an iterable of texts or records (an open text file, `sys.stdin`, a list).
         text: the text column; found as in `load` when None.
         text_pair: the column of the second text.
         known: `TextData.columns` of the training data, taken where nothing is named and the source has them.
-        pairs: whether pairs are wanted; None to tell by the columns.
+        pairs: whether pairs are wanted; None to decide by the columns.
         batch_size: rows in a batch.
         on_empty: `error` for a row without text, or `skip`; the numbers of skipped rows are noted at the end.
-        note: is told what was guessed about a file.
+        note: called with what was guessed about a file.
 
     Yields:
         Lists of dicts with `row` (counted from 1), `text`, `text_pair` (for pairs only), `record`, the row as the
@@ -92,11 +92,11 @@ def iter_rows(
         plain = path.name.casefold().removesuffix(".gz").endswith(".txt")
         rows = LineRows(path) if plain else open_rows(path)
     else:
-        rows = _Given(source)
+        rows = _GivenRows(source)
     if not rows.columns:
         raise DataError(f"{rows.name}: no rows; there is nothing to predict")
     before = known or {}
-    if "head" not in before:  # relation records are told by all their columns
+    if "head" not in before:  # relation records are recognised by all their columns
         if text is None and before.get("text") in rows.columns:
             text = before["text"]
         if text_pair is None and pairs is not False and before.get("text_pair") in rows.columns:
@@ -106,9 +106,9 @@ def iter_rows(
         raise OptionError("this model was trained on pairs of texts: name the second column with --text-pair")
     if pairs is False and columns.text_pair is not None:
         columns = Columns(columns.text, notes=(f"columns found: text = {columns.text!r}",))
-    if note is not None and not isinstance(rows, _Given):
-        for told in (*rows.notes, *columns.notes):
-            note(told)
+    if note is not None and not isinstance(rows, _GivenRows):
+        for sentence in (*rows.notes, *columns.notes):
+            note(sentence)
     # Checked here, so that a fault shows at the call and not at the first batch.
     return _stream(rows, columns, batch_size, on_empty == "skip", note)
 
@@ -128,16 +128,16 @@ def _stream(
                     "".join(part for part in texts if part).encode()
                 except UnicodeEncodeError:
                     raise DataError(f"{rows.name}: row {row}: not valid text (a lone surrogate); mend it") from None
-                made: dict[str, Any] = {"row": row, "text": texts[0]}
+                output: dict[str, Any] = {"row": row, "text": texts[0]}
                 if texts[1] is not None:
-                    made["text_pair"] = texts[1]
+                    output["text_pair"] = texts[1]
                 others = {str(name): value for name, value in record.items() if name not in columns.needed}
                 if not {"text", "text_pair"}.isdisjoint(others):
                     # Other columns have the names that the texts would get: then all keep their own.
                     others = {str(name): value for name, value in record.items()}
-                batch.append({**made, "record": record, "others": others})
+                batch.append({**output, "record": record, "others": others})
         if not skip:
             reader.check()
         yield batch
-    if note is not None and (told := reader.missing()):
-        note(f"skipped: {told}")
+    if note is not None and (missing := reader.missing()):
+        note(f"skipped: {missing}")

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..errors import DataError
-from ..files import home
-from .encoding import one_line
-from .readers import SUFFIXES, DatasetRows, Rows, data_suffix, open_rows
+from mixwell.data.encoding import one_line
+from mixwell.data.readers import SUFFIXES, DatasetRows, Rows, data_suffix, open_rows
+from mixwell.utils.errors import DataError
+from mixwell.utils.files import home
 
 SPLIT_NAMES = {
     "train": "train",
@@ -34,7 +34,7 @@ class Source:
     Attributes:
         name: how messages and reports call it.
         splits: the rows of each split; there is always `train`, and one split may be several files.
-        notes: what the user should be told.
+        notes: what the user should know.
     """
 
     name: str
@@ -80,8 +80,8 @@ def _folder(path: Path) -> Source:
             raise DataError(f"{path}: both {before[-1].name} and {file.name} could be the {split} data; remove one")
         before.append(file)
     if "train" not in files:
-        found = [file.name for group in files.values() for file in group] + others
-        has = f"it has {', '.join(found[:8])}; pass one of these files itself" if found else "it has no data files"
+        names = [file.name for group in files.values() for file in group] + others
+        has = f"it has {', '.join(names[:8])}; pass one of these files itself" if names else "it has no data files"
         raise DataError(f"{path}: no train file (train{' train'.join(SUFFIXES)}) in this folder; {has}")
     notes = [f"files left aside: {', '.join(others[:8])}"] if others else []
     splits = {split: [open_rows(file) for file in group] for split, group in files.items()}

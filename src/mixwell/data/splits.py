@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..errors import DataError, OptionError
+from mixwell.metrics.tasks import REGRESSION, SINGLE
+from mixwell.utils.errors import DataError, OptionError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -53,7 +54,7 @@ class RowKeys:
 
 
 class KeyMaker:
-    """Hashes rows as they stream by: 24 bytes a row."""
+    """Hashes rows as they stream by: 24 bytes per row."""
 
     def __init__(self) -> None:
         self._exact = bytearray()
@@ -139,9 +140,9 @@ def strata(task: str, label: Any) -> Indices:
     """
     import numpy as np
 
-    if task == "single_label":
+    if task == SINGLE:
         return label.to_numpy().astype(np.int64)
-    if task == "regression":
+    if task == REGRESSION:
         return np.zeros(len(label), dtype=np.int64)
     hot = np.packbits(multi_hot(label) > 0, axis=1)
     _, stratum, counts = np.unique(hot, axis=0, return_inverse=True, return_counts=True)
@@ -181,7 +182,9 @@ def shares(sizes: Indices, fraction: float, least: Indices, most: Indices) -> In
     return np.minimum(np.maximum(given, least), most)
 
 
-def cut(keys: RowKeys, stratum: Indices, fractions: dict[str, float], seed: int, *, each: bool) -> dict[str, Indices]:
+def cut(
+    keys: RowKeys, stratum: Indices, fractions: dict[str, float], seed: int, *, every_stratum: bool
+) -> dict[str, Indices]:
     """Cut rows into train and the splits of `fractions`, stratified.
 
     Args:
@@ -189,30 +192,30 @@ def cut(keys: RowKeys, stratum: Indices, fractions: dict[str, float], seed: int,
         stratum: the stratum of each row.
         fractions: the share of each split to cut, such as `{"test": 0.2, "validation": 0.1}`.
         seed: the seed.
-        each: whether every stratum gives each split a row where it has enough.
+        every_stratum: whether every stratum gives each split a row where it has enough.
 
     Returns:
         Per split the row numbers, ascending; what is left is `train`.
     """
     import numpy as np
 
-    numbers, where, sizes = np.unique(stratum, return_inverse=True, return_counts=True)
+    _, where, sizes = np.unique(stratum, return_inverse=True, return_counts=True)
     order = _cut_order(keys, seed)
     by_stratum = order[np.argsort(where.reshape(-1)[order], kind="stable")]
     starts = np.cumsum(sizes) - sizes
     left = sizes.copy()
-    found: dict[str, Indices] = {}
+    parts: dict[str, Indices] = {}
     for name, fraction in fractions.items():
         # Every stratum keeps a row for train.
         most = np.maximum(left - 1, 0)
-        least = np.minimum(most, 1) if each else np.zeros_like(most)
+        least = np.minimum(most, 1) if every_stratum else np.zeros_like(most)
         given = shares(sizes, fraction, least, most)
-        rows = [by_stratum[starts[at] : starts[at] + given[at]] for at in range(len(numbers))]
-        found[name] = np.sort(np.concatenate(rows))
+        rows = [by_stratum[start : start + count] for start, count in zip(starts, given)]
+        parts[name] = np.sort(np.concatenate(rows))
         starts, left = starts + given, left - given
-    rows = [by_stratum[starts[at] : starts[at] + left[at]] for at in range(len(numbers))]
-    found["train"] = np.sort(np.concatenate(rows))
-    return found
+    rows = [by_stratum[start : start + count] for start, count in zip(starts, left)]
+    parts["train"] = np.sort(np.concatenate(rows))
+    return parts
 
 
 def keep_texts_together(parts: dict[str, Indices], keys: RowKeys) -> int:
@@ -221,8 +224,8 @@ def keep_texts_together(parts: dict[str, Indices], keys: RowKeys) -> int:
 
     moved = 0
     order = ["train", *(name for name in parts if name != "train")]
-    for at, name in enumerate(order):
-        for earlier in order[:at]:
+    for position, name in enumerate(order):
+        for earlier in order[:position]:
             both = np.isin(keys.folded[parts[name]], keys.folded[parts[earlier]])
             if both.all():
                 continue  # nothing would be left of the split
@@ -342,7 +345,7 @@ def check_classes(source: str, column: str, stratum: Indices, labels: Sequence[s
     import numpy as np
 
     counts = np.bincount(stratum, minlength=len(labels))
-    single = [labels[int(at)] for at in np.flatnonzero(counts == 1)]
+    single = [labels[int(number)] for number in np.flatnonzero(counts == 1)]
     if not single:
         return
     shown = ", ".join(repr(name) for name in single[:5]) + (f" and {len(single) - 5} more" if single[5:] else "")

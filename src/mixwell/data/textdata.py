@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..errors import DataError, OptionError
-from ..files import write_json
-from .splits import SPLITS, RowKeys, check_fraction, check_seed, leaked, multi_hot, sample_rows, strata
+from mixwell.data.splits import SPLITS, RowKeys, check_fraction, check_seed, leaked, multi_hot, sample_rows, strata
+from mixwell.metrics.tasks import MULTI, REGRESSION
+from mixwell.utils.errors import DataError, OptionError
+from mixwell.utils.files import write_json
 
 _SPLITS_FORMAT = "mixwell splits 1"
 
@@ -91,18 +92,7 @@ class TextData:
         Raises:
             OptionError: a value is out of range, or fraction and per_class come together.
         """
-        import numpy as np
-
-        check_seed(seed)
-        if fraction is not None:
-            fraction = check_fraction(fraction, "fraction", whole=True)
-        for name, value in (("per_class", per_class), ("max_train", max_train)):
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-                raise OptionError(f"{name} must be a whole number of at least 1, got {value!r}")
-        if fraction is not None and per_class is not None:
-            raise OptionError("fraction and per_class do not go together; give one of them")
-        if per_class is not None and self.task == "regression":
-            raise OptionError("per_class needs classes, and task 'regression' has none; use fraction or max_train")
+        fraction = _check_sample(self.task, fraction, per_class, max_train, seed)
         if fraction is None and per_class is None and max_train is None:
             return self
         keys = self._keys["train"]
@@ -117,21 +107,29 @@ class TextData:
         )
         asked = {"fraction": fraction, "per_class": per_class, "max_train": max_train}
         shown = ", ".join(f"{name} {value}" for name, value in asked.items() if value is not None)
-        note = f"train sampled: {len(rows)} of {len(keys)} rows ({shown}, seed {seed})"
         train = self.train.take(rows)
-        if self.task != "regression":
-            counts = np.array([len(m) for m in class_members(self.task, train["label"], len(self.labels))])
-            empty = [name for name, count in zip(self.labels, counts) if not count]
-            if empty:
-                more = " ..." if len(empty) > 5 else ""
-                note += f"; classes without a row: {len(empty)} ({', '.join(empty[:5])}{more})"
-            if per_class is not None and (short := int((counts[: len(self.labels)] < per_class).sum())):
-                note += f"; {short} classes have fewer than {per_class}"
+        note = f"train sampled: {len(rows)} of {len(keys)} rows ({shown}, seed {seed})"
+        note += self._classes_note(train, per_class)
         return make_text_data(
             {**self.splits, "train": train},
             {**self._keys, "train": keys.take(rows)},
             dataclasses.replace(self, notes=[*self.notes, note]),
         )
+
+    def _classes_note(self, train: Any, per_class: int | None) -> str:
+        """Which classes a sample lacks, and how many have fewer rows than wanted; empty if all is well."""
+        if self.task == REGRESSION:
+            return ""
+        members = class_members(self.task, train["label"], len(self.labels))
+        counts = [len(rows) for rows in members[: len(self.labels)]]
+        note = ""
+        empty = [name for name, count in zip(self.labels, counts) if not count]
+        if empty:
+            more = " ..." if len(empty) > 5 else ""
+            note += f"; classes without a row: {len(empty)} ({', '.join(empty[:5])}{more})"
+        if per_class is not None and (short := sum(count < per_class for count in counts)):
+            note += f"; {short} classes have fewer than {per_class}"
+        return note
 
     def save_splits(self, path: str | os.PathLike[str]) -> None:
         """Write which row is in which split, as JSON; `load(..., splits_file=path)` reads it back.
@@ -152,7 +150,7 @@ class TextData:
         lines += [("columns", ", ".join(f"{part} = {name}" for part, name in self.columns.items()))]
         for name, table in self.splits.items():
             lines.append((name, f"{table.num_rows:,} rows"))
-        if self.task == "regression":
+        if self.task == REGRESSION:
             target = self.train["label"].to_numpy()
             low, mean, high = (f"{value:.4g}" for value in (target.min(), target.mean(), target.max()))
             lines.append(("target in train", f"{low} to {high}, mean {mean}"))
@@ -164,13 +162,30 @@ class TextData:
             if len(counts):
                 few, many = int(counts.argmin()), int(counts.argmax())
                 rare, often = f"{self.labels[few]} {counts[few]:,}", f"{self.labels[many]} {counts[many]:,}"
-                lines.append(("rows of a label in train", f"fewest {rare}, most {often}"))
+                lines.append(("rows per label in train", f"fewest {rare}, most {often}"))
         lengths = pc.utf8_length(self.train["text"])
-        lines.append(("characters of a text", f"mean {pc.mean(lengths).as_py():.0f}, most {pc.max(lengths).as_py()}"))
+        lines.append(("characters per text", f"mean {pc.mean(lengths).as_py():.0f}, most {pc.max(lengths).as_py()}"))
         leaks = ", ".join(f"{count} {name} rows" for name, count in self.leaks.items() if count)
         lines.append(("also in train", leaks or "none"))
         lines.append(("fingerprint", self.fingerprint[:16]))
         return lines + [("note", note) for note in self.notes]
+
+
+def _check_sample(
+    task: str, fraction: float | None, per_class: int | None, max_train: int | None, seed: int
+) -> float | None:
+    """Check the arguments of `TextData.sample`; returns the fraction as a float."""
+    check_seed(seed)
+    if fraction is not None:
+        fraction = check_fraction(fraction, "fraction", whole=True)
+    for name, value in (("per_class", per_class), ("max_train", max_train)):
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+            raise OptionError(f"{name} must be a whole number of at least 1, got {value!r}")
+    if fraction is not None and per_class is not None:
+        raise OptionError("fraction and per_class do not go together; give one of them")
+    if per_class is not None and task == REGRESSION:
+        raise OptionError(f"per_class needs classes, and task {REGRESSION!r} has none; use fraction or max_train")
+    return fraction
 
 
 def texts_of(table: Any) -> list[str]:
@@ -188,13 +203,13 @@ def class_members(task: str, label: Any, classes: int) -> list[Any]:
     """
     import numpy as np
 
-    if task == "regression":
+    if task == REGRESSION:
         return []
-    if task == "multi_label":
+    if task == MULTI:
         hot = multi_hot(label) > 0
         if not len(hot):
             return [np.zeros(0, dtype=np.int64) for _ in range(classes + 1)]
-        return [np.flatnonzero(hot[:, at]) for at in range(classes)] + [np.flatnonzero(~hot.any(axis=1))]
+        return [np.flatnonzero(hot[:, number]) for number in range(classes)] + [np.flatnonzero(~hot.any(axis=1))]
     values = label.to_numpy()
     order = np.argsort(values, kind="stable")
     return np.split(order, np.searchsorted(values[order], np.arange(1, classes)))
@@ -221,10 +236,10 @@ def fingerprint(task: str, labels: tuple[str, ...], splits: dict[str, Any], keys
         total.update(f"\n{name} {table.num_rows}\n".encode())
         total.update(np.ascontiguousarray(keys[name].exact, dtype="<u8").tobytes())
         for chunk in table["label"].chunks:
-            if task == "multi_label":
+            if task == MULTI:
                 total.update((chunk.flatten().to_numpy() > 0).tobytes())
             else:
-                total.update(chunk.to_numpy().astype("<f8" if task == "regression" else "<i8").tobytes())
+                total.update(chunk.to_numpy().astype("<f8" if task == REGRESSION else "<i8").tobytes())
     return total.hexdigest()
 
 
@@ -245,16 +260,16 @@ def read_splits(path: Path, data: str, ids: dict[str, int]) -> dict[str, Any]:
     import numpy as np
 
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        splits = {name: found["splits"][name] for name in SPLITS}
-        good = found["format"] == _SPLITS_FORMAT and all(isinstance(rows, list) for rows in splits.values())
+        content = json.loads(path.read_text(encoding="utf-8"))
+        splits = {name: content["splits"][name] for name in SPLITS}
+        good = content["format"] == _SPLITS_FORMAT and all(isinstance(rows, list) for rows in splits.values())
     except FileNotFoundError as error:
         raise DataError(f"{path}: no such splits file; write one with save_splits") from error
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(f"{path}: not a splits file ({error}); write one with save_splits") from error
     if not good:
         raise DataError(f"{path}: not a splits file of this version ({_SPLITS_FORMAT!r}); write it anew")
-    if found.get("data") != data:
+    if content.get("data") != data:
         raise DataError(
             f"{path}: the data changed since these splits were saved (their fingerprint differs); bring "
             "the old data back or write the splits anew"

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import OptionError
-from ..files import atomic_folder, home
+from mixwell.utils.errors import OptionError
+from mixwell.utils.files import atomic_folder, home
 
 if TYPE_CHECKING:
     import datasets
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _FORMAT = "mixwell tokens 1"
 
 
-class _Beaten(Exception):
+class _AlreadyWritten(Exception):
     """Another process finished the same cache entry first."""
 
 
@@ -48,7 +48,7 @@ def tokenise(
     Args:
         table: columns `text`, maybe `text_pair` and `label`.
         tokenizer: a transformers tokenizer.
-        max_length: the most tokens of a row, special ones included; longer texts are cut (of a pair, the
+        max_length: the most tokens per row, special ones included; longer texts are cut (of a pair, the
             longer one).
         cache_dir: the cache folder; None for `$MIXWELL_CACHE`, else `~/.cache/mixwell`.
         progress: called with (rows done, rows in all) after each batch.
@@ -62,29 +62,21 @@ def tokenise(
     Raises:
         OptionError: max_length or batch_size is too small, or the cache folder cannot be written.
     """
-    pairs = "text_pair" in table.column_names
-    if isinstance(max_length, bool) or not isinstance(max_length, int) or max_length < 3:
-        raise OptionError(f"max_length must be a whole number of at least 3, got {max_length!r}")
-    least = tokenizer.num_special_tokens_to_add(pair=pairs) + (2 if pairs else 1)
-    if max_length < least:
-        what = "pairs of texts" if pairs else "texts"
-        raise OptionError(f"max_length must be at least {least} for {what} with this tokenizer, got {max_length}")
-    if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
-        raise OptionError(f"batch_size must be a whole number of at least 1, got {batch_size!r}")
+    _check_lengths(tokenizer, "text_pair" in table.column_names, max_length, batch_size)
     key = hashlib.sha256(f"{_FORMAT}\n{max_length}\n{table_hash(table)}\n{tokenizer_hash(tokenizer)}".encode())
     target = cache_folder(cache_dir) / "tokens" / key.hexdigest()[:32]
-    if (found := _open(target, table.num_rows)) is not None:
+    if (cached := _open(target, table.num_rows)) is not None:
         if progress is not None:
             progress(table.num_rows, table.num_rows)
-        return found
+        return cached
     # Again, should another process clear the entry away between our writing and our reading.
     for _ in range(3):
         try:
             with atomic_folder(target) as folder:
                 _write(folder / "data.arrow", table, tokenizer, max_length, batch_size, progress)
                 if _open(target, table.num_rows) is not None:
-                    raise _Beaten
-        except _Beaten:
+                    raise _AlreadyWritten
+        except _AlreadyWritten:
             pass
         except OSError as error:
             # Losing the race for the rename looks like this too; then the winner's file is there.
@@ -93,9 +85,20 @@ def tokenise(
                     f"cache folder {target.parent}: {error.strerror or error}; name another with cache_dir or "
                     "MIXWELL_CACHE"
                 ) from error
-        if (found := _open(target, table.num_rows)) is not None:
-            return found
+        if (written := _open(target, table.num_rows)) is not None:
+            return written
     raise OptionError(f"cache folder {target.parent}: {target.name} cannot be read back; name another with cache_dir")
+
+
+def _check_lengths(tokenizer: Any, pairs: bool, max_length: int, batch_size: int) -> None:
+    if isinstance(max_length, bool) or not isinstance(max_length, int) or max_length < 3:
+        raise OptionError(f"max_length must be a whole number of at least 3, got {max_length!r}")
+    least = tokenizer.num_special_tokens_to_add(pair=pairs) + (2 if pairs else 1)
+    if max_length < least:
+        what = "pairs of texts" if pairs else "texts"
+        raise OptionError(f"max_length must be at least {least} for {what} with this tokenizer, got {max_length}")
+    if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
+        raise OptionError(f"batch_size must be a whole number of at least 1, got {batch_size!r}")
 
 
 def _open(folder: Path, rows: int) -> datasets.Dataset | None:
@@ -107,10 +110,10 @@ def _open(folder: Path, rows: int) -> datasets.Dataset | None:
     if not path.is_file():
         return None
     try:
-        found = datasets.Dataset.from_file(str(path))
+        dataset = datasets.Dataset.from_file(str(path))
     except (OSError, ValueError, pa.ArrowException):
         return None
-    return found if len(found) == rows else None
+    return dataset if len(dataset) == rows else None
 
 
 def _write(
@@ -165,7 +168,7 @@ def table_hash(table: Any) -> str:
 def tokenizer_hash(tokenizer: Any) -> str:
     """SHA-256 over what a tokenizer does: its vocabulary, rules and special tokens, not its name or path."""
     total = hashlib.sha256()
-    told = {
+    properties = {
         "inputs": list(tokenizer.model_input_names),
         "truncation_side": getattr(tokenizer, "truncation_side", ""),
         "special": {name: str(token) for name, token in tokenizer.special_tokens_map.items()},
@@ -175,14 +178,14 @@ def tokenizer_hash(tokenizer: Any) -> str:
         content = json.loads(backend.to_str())
         # Left over from the last call, not part of what the tokenizer is.
         content["truncation"] = content["padding"] = None
-        told["content"] = content
+        properties["content"] = content
     else:
-        told["class"] = type(tokenizer).__name__
+        properties["class"] = type(tokenizer).__name__
         with tempfile.TemporaryDirectory() as folder:
             tokenizer.save_pretrained(folder)
             for file in sorted(Path(folder).rglob("*")):
                 if file.is_file():
                     total.update(f"\n{file.relative_to(folder)}\n".encode())
                     total.update(file.read_bytes())
-    total.update(json.dumps(told, sort_keys=True).encode())
+    total.update(json.dumps(properties, sort_keys=True).encode())
     return total.hexdigest()

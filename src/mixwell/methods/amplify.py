@@ -13,11 +13,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mixwell.errors import OptionError
-from mixwell.methods.base import DrawsLam, option, pick_layers, register
-from mixwell.plan import Plan
-from mixwell.points import Point, Points
-from mixwell.step import Step
+from mixwell.core.draw import Plan
+from mixwell.core.method import DrawsLam, option, pick_layers
+from mixwell.core.points import Point, Points
+from mixwell.core.step import Step
+from mixwell.methods.registry import register
+from mixwell.utils.errors import OptionError
 
 
 @register

@@ -14,14 +14,17 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from mixwell.errors import OptionError
-from mixwell.methods.base import Method, option, pick_layers, register
-from mixwell.plan import Plan
-from mixwell.points import Point, Points
-from mixwell.step import Step
+from mixwell.core.draw import Plan
+from mixwell.core.method import Method, option, pick_layers
+from mixwell.core.passes import attention_weights
+from mixwell.core.points import Point, Points
+from mixwell.core.probe import probe_inputs
+from mixwell.core.step import Step
+from mixwell.methods.registry import register
+from mixwell.utils.errors import OptionError
 
 if TYPE_CHECKING:
-    from mixwell.mixer import Mixer
+    from mixwell.core.mixer import Mixer
 
 
 def relevance(attention: Tensor, mask: Tensor, head: int | None) -> Tensor:
@@ -60,18 +63,17 @@ class AttentionMix(Method):
         # In an encoder-decoder model, the embeddings of the stack whose attention is read.
         return [point for point in points.get("embeddings") if point.stack == blocks[self.block].stack][:1]
 
-    def prove(self, mixer: Mixer) -> None:
+    def verify(self, mixer: Mixer) -> None:
         """See the weights once, and that the head exists."""
-        from mixwell.mixer import probe_step
-
-        self.check_masked_embeddings(mixer)
-        heads = probe_step(mixer).attention_weights(self.block).shape[1]
+        mixer.check_masked_embeddings()
+        probe = Step(mixer, dict(probe_inputs(mixer.model)))
+        heads = attention_weights(probe, self.block).shape[1]
         if self.head is not None and not 0 <= self.head < heads:
             raise OptionError(f"head={self.head} is not one of 0..{heads - 1} (they count from 0)")
 
     def prepare(self, step: Step, plan: Plan, rng: torch.Generator) -> Plan:
         """Read the attention, and attend to the partner's tokens too."""
-        attention = step.attention_weights(self.block)
+        attention = attention_weights(step, self.block)
         mask = step.mask
         if mask is None:
             mask = torch.ones(attention.shape[0], attention.shape[-1], dtype=torch.bool, device=step.device)

@@ -8,20 +8,22 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor
 
-from mixwell.errors import OptionError
-from mixwell.loss import IGNORE, Criterion
-from mixwell.methods.base import Method, option, register, spread
-from mixwell.plan import Plan, sample_beta
-from mixwell.points import Point, Points
-from mixwell.step import Step
+from mixwell.core.blend import compose, dot_loss, labelled
+from mixwell.core.draw import Plan, sample_beta
+from mixwell.core.loss import IGNORE, Criterion
+from mixwell.core.method import Method, option
+from mixwell.core.points import Point, Points
+from mixwell.core.step import Step
+from mixwell.methods.registry import register
+from mixwell.utils.errors import OptionError
 
 if TYPE_CHECKING:
-    from mixwell.mixer import Mixer
+    from mixwell.core.mixer import Mixer
 
 
 @register
@@ -64,7 +66,7 @@ class BatchMixup(Method):
         """Return the sentence vector."""
         return list(points.get("sentence"))
 
-    def prove(self, mixer: Mixer) -> None:
+    def verify(self, mixer: Mixer) -> None:
         """Refuse heads that score every token, if there are to be more points than rows."""
         if self.points is not None and self.sites(mixer.points)[0].how == "last":
             raise OptionError("points= does not go with a head that scores every token; leave it out")
@@ -91,22 +93,13 @@ class BatchMixup(Method):
         return step.scratch["points"]
 
     def loss(
-        self,
-        criterion: Criterion,
-        logits: Tensor,
-        labels: Tensor,
-        plan: Plan,
-        step: Step,
-        items: Tensor | int | None,
+        self, criterion: Criterion, logits: Tensor, labels: Tensor, plan: Plan, step: Step, items: Tensor | int | None
     ) -> Tensor:
         """Return the mean over the new points of the weighted cross-entropy, or of -x.y."""
         if self.loss_form == "dot":
             if criterion.kind != "single_label":
                 raise OptionError("loss_form='dot' needs single-label classification")
-            head: Any = step.mixer.sites[0].module
-            vectors = getattr(head, "base_layer", head).weight[labels.clamp(min=0)]
-            share = labelled(plan.extra["share"], labels).to(vectors.dtype)
-            loss = -(step.scratch["points"] * compose(share, vectors)).sum(1).mean()
+            loss = dot_loss(step.scratch["points"], plan.extra["share"], step.mixer.sites[0].module, labels)
             loss = loss + 0.0 * logits.sum()  # the head's bias takes part: DDP waits for every gradient
         else:
             table = criterion.table(logits, labels)
@@ -117,14 +110,3 @@ class BatchMixup(Method):
         if items is None:
             return loss
         return loss * (labels != IGNORE).sum() / items
-
-
-def labelled(share: Tensor, labels: Tensor) -> Tensor:
-    """Rows without a label give their share to the others: (n, B) or (n, B, d), labels (B,)."""
-    share = share * spread(labels != IGNORE, share[0])
-    return share / share.sum(1, keepdim=True).clamp(min=torch.finfo(share.dtype).tiny)
-
-
-def compose(share: Tensor, x: Tensor) -> Tensor:
-    """Return sum over the batch of share * x: share (n, B, d) or (n, B), x (B, d) -> (n, d)."""
-    return torch.einsum("nbd,bd->nd", share, x) if share.dim() == 3 else share @ x

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from mixwell.methods.base import DrawsLam, register
-from mixwell.plan import Plan
-from mixwell.points import Point, Points
-from mixwell.step import Step
+from mixwell.core.draw import Plan
+from mixwell.core.method import DrawsLam
+from mixwell.core.points import Point, Points
+from mixwell.core.step import Step
+from mixwell.methods.registry import register
 
 if TYPE_CHECKING:
-    from mixwell.mixer import Mixer
+    from mixwell.core.mixer import Mixer
 
 
 @register
@@ -32,9 +33,9 @@ class EmbedMix(DrawsLam):
         """Return the embedding output."""
         return list(self.pick(points, "embeddings"))
 
-    def prove(self, mixer: Mixer) -> None:
+    def verify(self, mixer: Mixer) -> None:
         """See to it that partners are mutual where they must be."""
-        self.check_masked_embeddings(mixer)
+        mixer.check_masked_embeddings()
 
     def prepare(self, step: Step, plan: Plan, rng: torch.Generator) -> Plan:
         """Attend to the partner's tokens too."""

@@ -1,6 +1,6 @@
-"""Input and Manifold MixUp: fill up the shorter row, then mix embeddings, one block's output, or the sentence vector.
+"""Manifold MixUp: fill up the shorter row, then mix embeddings, one block's output, or the sentence vector.
 
-MixUp training for NLU, sections 3.5.2 and 3.5.3, eq. 4 and Appendix B.
+MixUp training for NLU, section 3.5.3, eq. 4 and Appendix B.
 """
 
 from __future__ import annotations
@@ -8,139 +8,15 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
 
-from mixwell.errors import BatchError, OptionError
-from mixwell.methods.base import DrawsLam, option, pick_layers, register
-from mixwell.plan import Plan
-from mixwell.points import Point, Points, base_config
-from mixwell.step import Step, mixed_rows
-
-if TYPE_CHECKING:
-    from mixwell.mixer import Mixer
-
-
-def last_real(values: Tensor, mask: Tensor) -> Tensor:
-    """Return each row's value at its last real token, (B, 1).
-
-    Args:
-        values: (B, T).
-        mask: (B, T) bool.
-    """
-    positions = torch.arange(mask.shape[1], device=mask.device)
-    return values.gather(1, (positions * mask).argmax(1, keepdim=True))
-
-
-def one_separator(step: Step, last: Tensor, option: str) -> None:
-    """Raise unless rows end in one and the same token: else which one separates is anybody's guess.
-
-    Args:
-        step: the current step.
-        last: (B, 1), each row's last real token.
-        option: what to pass instead, for the message.
-    """
-    if step.once("separator") and bool((last != last[0]).any()):
-        raise BatchError(
-            f"the rows of this batch end in different tokens ({last.flatten().unique().tolist()}), so the separator is "
-            f"unclear; pass {option}"
-        )
-
-
-@dataclass
-class Fills(DrawsLam):
-    """What Input and Manifold MixUp share: lam ~ Beta(1, 1) and the filling of padding."""
-
-    alternatives = ({"padding": "none"},)
-
-    alpha: float = option(1.0, "shape of the Beta distribution lam is drawn from")
-    draw: str = option("beta", "max_of (largest of `samples`), folded (max(l, 1-l)) or beta")
-    padding: str = option("sep", "what padding becomes: sep, unused, pad, or none (mix only where both rows are real)")
-    extent: str = option("pair", "how far to fill: pair (the longer of the two rows) or max (all positions)")
-    sep_token_id: int | None = option(None, "id of the separator; None takes each row's last real token")
-    unused_token_id: int | None = option(None, "id for padding='unused' ([unused0] is 1 in BERT's vocabularies)")
-    pad_token_id: int | None = option(None, "id for padding='pad'; None takes the model's")
-
-    def check(self) -> None:
-        """Check the options against each other."""
-        self.choice("padding", ("sep", "unused", "pad", "none"))
-        self.choice("extent", ("pair", "max"))
-        if self.padding == "unused" and self.unused_token_id is None:
-            raise OptionError("padding='unused' needs unused_token_id= ([unused0] is 1 in BERT's vocabularies)")
-
-    def prove(self, mixer: Mixer) -> None:
-        """Refuse models where a separator at the end would change what is pooled."""
-        config = base_config(mixer.model)
-        if self.padding == "none" or mixer.points.modality == "image":
-            return
-        if getattr(config, "is_encoder_decoder", False) or any(p.causal for p in mixer.points.get("embeddings")):
-            raise OptionError(
-                f"{type(mixer.model).__name__} pools its last or end-of-sequence token, which a fill would displace; "
-                f"use padding='none'"
-            )
-        self.check_masked_embeddings(mixer)
-        if self.padding == "pad" and self.pad_token_id is None and getattr(config, "pad_token_id", None) is None:
-            raise OptionError("the model's config has no pad_token_id; pass pad_token_id=")
-
-    def fill(self, step: Step, plan: Plan) -> Plan:
-        """Turn padding into attended tokens, or restrict mixing to tokens real in both rows.
-
-        Every padding position of a mixed row (up to the longer of the two rows, or all) becomes the fill token, with
-        its own position and the segment of the row's last real token, and is attended. Where partners are not mutual a
-        row is also somebody else's partner: it is filled as far as either pair reaches and attends to its own.
-        """
-        mask = step.mask
-        if mask is None:
-            return plan
-        partner = mask.index_select(0, plan.permutation)
-        if self.padding == "none":
-            return dataclasses.replace(plan, token_mask=mask & partner)
-        ids = step.ids
-        rows = torch.arange(step.size, device=step.device)
-        inverse = torch.empty_like(plan.permutation).scatter_(0, plan.permutation, rows)
-        reach = partner if self.extent == "pair" else torch.ones_like(mask)
-        attended = reach & ~mask & mixed_rows(plan).unsqueeze(1)
-        taken = mask if self.extent == "pair" else torch.ones_like(mask)
-        taken = (taken & mixed_rows(plan).unsqueeze(1)).index_select(0, inverse)
-        filled = attended | (taken & ~mask)
-        token = last_real(ids, mask)
-        if self.padding == "sep" and self.sep_token_id is None:
-            one_separator(step, token, "sep_token_id= (tokenizer.sep_token_id)")
-        wanted = {"sep": self.sep_token_id, "unused": self.unused_token_id}.get(self.padding)
-        if wanted is not None:
-            token = torch.full_like(token, wanted)
-        step.inputs["input_ids"] = torch.where(filled, token, ids)
-        if self.padding == "pad":
-            # RoBERTa counts positions by ids that are not padding: it gets to see separators, while the words that
-            # are looked up stay padding.
-            step.scratch["word_ids"] = torch.where(filled, torch.full_like(ids, self._pad_id(step)), ids)
-        segments = step.inputs.get("token_type_ids")
-        if segments is not None:
-            step.inputs["token_type_ids"] = torch.where(filled, last_real(segments, mask), segments)
-        step.attend(attended)
-        return plan
-
-    def _pad_id(self, step: Step) -> int:
-        return self.pad_token_id if self.pad_token_id is not None else base_config(step.mixer.model).pad_token_id
-
-
-@register
-@dataclass
-class InputMixup(Fills):
-    """e <- lam e + (1 - lam) e[perm] on the embedding output, the shorter row filled up with separators."""
-
-    name = "input"
-    summary = "mix the embedding output, shorter rows filled with separators; lam ~ Beta(1, 1)"
-
-    def sites(self, points: Points) -> list[Point]:
-        """Return the embedding output, of both stacks in encoder-decoder models."""
-        return list(self.pick(points, "embeddings"))
-
-    def prepare(self, step: Step, plan: Plan, rng: torch.Generator) -> Plan:
-        """Fill up."""
-        return self.fill(step, plan)
+from mixwell.core.draw import Plan
+from mixwell.core.filling import Fills
+from mixwell.core.method import option, pick_layers
+from mixwell.core.points import Point, Points
+from mixwell.core.step import Step
+from mixwell.methods.registry import register
 
 
 @register
@@ -157,18 +33,16 @@ class ManifoldMixup(Fills):
     def sites(self, points: Points) -> list[Point]:
         """Return the points to draw from."""
         blocks = self.pick(points, "block")
-        self._sentence = len(blocks) + 1
         vectors = points.get("sentence") if self.layers is None else points.found.get("sentence", ())
         # The embeddings are one choice, in encoder-decoder models of both stacks, as in `input`.
         every = [self.pick(points, "embeddings"), *((point,) for point in (*blocks, *vectors))]
         return [point for k in pick_layers(self.layers, len(every), range(len(every)), "layers") for point in every[k]]
 
-    def layer_of(self, site: int, sites: Sequence[Point]) -> int:
+    def layer_of(self, site: Point, points: Points) -> int:
         """Return the number in S of a site: blocks count from 1, the sentence vector comes last."""
-        point = sites[site]
-        if point.kind == "sentence":
-            return self._sentence
-        return 0 if point.kind == "embeddings" else point.index + 1
+        if site.kind == "sentence":
+            return len(self.pick(points, "block")) + 1
+        return 0 if site.kind == "embeddings" else site.index + 1
 
     def draw_layer(self, rng: torch.Generator, count: int) -> int:
         """Draw one of the points."""
@@ -176,7 +50,7 @@ class ManifoldMixup(Fills):
 
     def prepare(self, step: Step, plan: Plan, rng: torch.Generator) -> Plan:
         """Fill up, except for the sentence vector."""
-        if plan.layer != self._sentence:
+        if plan.layer != len(self.pick(step.mixer.points, "block")) + 1:
             return self.fill(step, plan)
         # What the hooks read is there whichever point is drawn, or a compiled model would be compiled once more.
         if step.mask is not None and self.padding == "none":

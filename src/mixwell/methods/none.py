@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mixwell.methods.base import Method, register
+from mixwell.core.method import Method
+from mixwell.methods.registry import register
 
 
 @register

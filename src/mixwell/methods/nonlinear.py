@@ -9,26 +9,29 @@ learned by plain gradient steps.
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from mixwell.errors import OptionError
-from mixwell.loss import Criterion
-from mixwell.methods.base import Method, lerp, option, partner, register
-from mixwell.plan import Plan, sample_beta
-from mixwell.points import Point, Points
-from mixwell.step import Step
+from mixwell.core.blend import lerp, partner
+from mixwell.core.draw import Plan, sample_beta
+from mixwell.core.label_policy import LearnsLabels
+from mixwell.core.loss import Criterion
+from mixwell.core.method import option
+from mixwell.core.points import Point, Points
+from mixwell.core.step import Step
+from mixwell.methods.registry import register
+from mixwell.utils.errors import OptionError
 
 if TYPE_CHECKING:
-    from mixwell.mixer import Mixer
+    from mixwell.core.mixer import Mixer
 
 
 @register
 @dataclass
-class NonlinearMixup(Method):
+class NonlinearMixup(LearnsLabels):
     """v <- G v + (1 - G) v[perm], G ~ Beta(1, 1) for every element; label weight = mean of G over the row.
 
     Over 384 features that mean is close to 1/2 in every row: half of each label goes to the partner.
@@ -40,9 +43,6 @@ class NonlinearMixup(Method):
 
     alpha: float = option(1.0, "shape of the Beta distribution each weight is drawn from")
     point: str = option("sentence", "sentence or embeddings")
-    label_policy: str = option("mean", "label weight: mean of the gate, or learned (a weight a feature, see docs)")
-    policy_lr: float = option(0.1, "step size of the learned label policy")
-    theta: Tensor | None = field(default=None, init=False, repr=False)
 
     def check(self) -> None:
         """Check the options against each other."""
@@ -56,12 +56,12 @@ class NonlinearMixup(Method):
         """Return the sentence vector or the embedding output."""
         return list(points.get(self.point)[:1])
 
-    def prove(self, mixer: Mixer) -> None:
+    def verify(self, mixer: Mixer) -> None:
         """Refuse images at the embeddings: how many patches there are is known only inside the model."""
         if self.point == "embeddings":
             if mixer.points.modality == "image":
                 raise OptionError("point='embeddings' needs a model that reads texts; use point='sentence'")
-            self.check_masked_embeddings(mixer)
+            mixer.check_masked_embeddings()
 
     def prepare(self, step: Step, plan: Plan, rng: torch.Generator) -> Plan:
         """Draw the gate: 1 for rows without a partner, all lam if lam is pinned."""
@@ -95,50 +95,13 @@ class NonlinearMixup(Method):
         return lerp(partner(x, plan, step.mixer.sites[site].causal), x, plan.extra["gate"].to(x.device))
 
     def loss(
-        self,
-        criterion: Criterion,
-        logits: Tensor,
-        labels: Tensor,
-        plan: Plan,
-        step: Step,
-        items: Tensor | int | None,
+        self, criterion: Criterion, logits: Tensor, labels: Tensor, plan: Plan, step: Step, items: Tensor | int | None
     ) -> Tensor:
         """Weigh the labels by the mean of the gate, or by the learned policy."""
         if self.label_policy == "learned":
             gate = plan.extra["gate"]
-            importance = torch.softmax(self._learn(gate), 0)
+            importance = torch.softmax(self.policy.learn(gate, self.policy_lr), 0)
             # Rows without a partner have a gate of ones: their weight is one whatever was learned.
             learned = 1 - ((1 - gate) * importance).sum(1)
             plan = dataclasses.replace(plan, label_weight=learned)
         return super().loss(criterion, logits, labels, plan, step, items)
-
-    @property
-    def learns(self) -> bool:
-        """The label policy may."""
-        return self.label_policy == "learned"
-
-    def state(self) -> dict[str, Tensor]:
-        """Return theta, and the gradient that its next step takes."""
-        found = {} if self.theta is None else {"theta": self.theta.detach(), "theta_grad": self.theta.grad}
-        return {name: value.clone() for name, value in found.items() if value is not None}
-
-    def load_state(self, state: dict[str, Tensor]) -> None:
-        """Take theta and its gradient."""
-        self.theta = state["theta"].clone().requires_grad_(True) if "theta" in state else None
-        if self.theta is not None and "theta_grad" in state:
-            self.theta.grad = state["theta_grad"].clone()
-
-    def _learn(self, gate: Tensor) -> Tensor:
-        """Return theta after a gradient step with what the last backward left."""
-        if self.theta is None:
-            self.theta = torch.zeros(gate.shape[1], dtype=gate.dtype, device=gate.device, requires_grad=True)
-        elif self.theta.device != gate.device:  # loaded
-            self.load_state({name: value.to(gate.device) for name, value in self.state().items()})
-        if self.theta.grad is not None:
-            with torch.no_grad():
-                # By direction only, so that loss scaling does not scale the step.
-                # An overflow under loss scaling is a step that the optimiser leaves out too.
-                step = torch.nn.functional.normalize(self.theta.grad, dim=0)
-                self.theta -= self.policy_lr * torch.nan_to_num(step, 0.0, 0.0, 0.0)
-                self.theta.grad = None
-        return self.theta

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mixwell.methods.base import DrawsLam, option, register
-from mixwell.points import Point, Points
+from mixwell.core.method import DrawsLam, option
+from mixwell.core.points import Point, Points
+from mixwell.methods.registry import register
 
 
 @register

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 
 import torch
 
-from mixwell.methods.base import DrawsLam, option, pick_layers, register
-from mixwell.points import Point, Points
+from mixwell.core.method import DrawsLam, option, pick_layers
+from mixwell.core.points import Point, Points
+from mixwell.methods.registry import register
 
 
 def scaled_layers(depth: int) -> list[int]:

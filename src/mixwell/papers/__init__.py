@@ -1,1 +1,1 @@
-"""The papers' experiments as data: one TOML file a paper, read and checked by `mixwell.papers.protocols`."""
+"""The papers' experiments as data: one TOML file per paper, checked by `reading` and listed by `protocols`."""

@@ -14,13 +14,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mixwell.loss import Criterion, mixed_loss
-from mixwell.methods.base import DrawsLam, register
+from mixwell.core.draw import Plan, draw_permutation, generator
+from mixwell.core.loss import Criterion, mixed_loss
+from mixwell.core.method import DrawsLam
+from mixwell.core.step import Step
 from mixwell.methods.embedmix import EmbedMix
+from mixwell.methods.registry import register
 from mixwell.methods.sentencemix import SentenceMix
 from mixwell.methods.tmix import TMix
-from mixwell.plan import Plan, draw_permutation, generator
-from mixwell.step import Step
 
 PREFIX = "audit-"
 _STREAM = 0x1ABE1

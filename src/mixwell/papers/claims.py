@@ -12,16 +12,27 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from mixwell.compare.intervals import holm
-from mixwell.papers.measured import Measured
-from mixwell.papers.pairs import FAILS, HOLDS, PARTLY, TIMES, UNKNOWN, UNSURE, Pair, Pairs, decide, direction
-from mixwell.papers.protocols import METRICS, SAMPLE, Claim, Experiment
+from mixwell.compare.stats.intervals import holm
+from mixwell.papers.differences import (
+    FAILS,
+    HOLDS,
+    PARTLY,
+    TIMES,
+    UNKNOWN,
+    UNSURE,
+    PairedDifference,
+    PairedDifferences,
+    Place,
+    decide,
+    direction,
+)
+from mixwell.papers.experiment import Experiment
+from mixwell.papers.measured import Results
+from mixwell.papers.schema import METRICS, SAMPLE, Claim
 
-Place = tuple[str, str]
 
-
-def together(words: Sequence[str], pairs: Sequence[Pair | None], signs: Sequence[int], level: float) -> str:
-    """The verdict over several pairs of rows.
+def together(words: Sequence[str], pairs: Sequence[PairedDifference | None], signs: Sequence[int], level: float) -> str:
+    """The verdict on several pairs of rows.
 
     Args:
         words: each pair's own verdict.
@@ -40,26 +51,26 @@ def together(words: Sequence[str], pairs: Sequence[Pair | None], signs: Sequence
 
 
 class Judge:
-    """Holds a paper's words against a run."""
+    """Compares what a paper says with what was measured."""
 
-    def __init__(self, measured: Measured, experiment: Experiment, pairs: Pairs) -> None:
-        self.experiment, self.pairs, self.level = experiment, pairs, pairs.level
-        self.beside = {(cell.dataset, cell.size): cell.beside for cell in measured.cells}
-        self.smoke = measured.run["scale"] == "smoke"
+    def __init__(self, results: Results, experiment: Experiment, differences: PairedDifferences) -> None:
+        self.experiment, self.differences, self.level = experiment, differences, differences.level
+        self.beside = {(run.dataset, run.size): run.beside for run in results.runs}
+        self.smoke = results.run_json["scale"] == "smoke"
 
     def places(self, dataset: str, size: str, timed: bool) -> list[tuple[str, list[Place]]]:
         """Where a published place was measured: name and places, several for a mean over data sets."""
-        there = list(self.beside)
+        measured = list(self.beside)
         if self.smoke:
-            return [(f"{SAMPLE.key}, {place[1]}", [place]) for place in there]
-        fits = [place for place in there if self.beside[place] == size]
+            return [(f"{SAMPLE.key}, {place[1]}", [place]) for place in measured]
+        fits = [place for place in measured if self.beside[place] == size]
         if self.experiment.is_mean(dataset):
             sizes = list(dict.fromkeys(place[1] for place in fits))
-            return [(f"{dataset}, {at}", [place for place in fits if place[1] == at]) for at in sizes]
-        found = [place for place in fits if place[0] == dataset]
-        if timed and not found:  # what an update costs does not depend on how many rows there are
-            found = [place for place in there if place[0] == dataset]
-        return [(f"{name}, {at}", [(name, at)]) for name, at in found]
+            return [(f"{dataset}, {own}", [place for place in fits if place[1] == own]) for own in sizes]
+        places = [place for place in fits if place[0] == dataset]
+        if timed and not places:  # what an update costs does not depend on how many rows there are
+            places = [place for place in measured if place[0] == dataset]
+        return [(f"{name}, {own}", [(name, own)]) for name, own in places]
 
     def claim(self, claim: Claim) -> dict[str, Any]:
         """One claim: its verdict, and each pair of rows behind it."""
@@ -69,10 +80,10 @@ class Judge:
         for dataset, size in itertools.product(claim.datasets, claim.sizes):
             for above, below in itertools.product(claim.above, claim.below):
                 where = self.places(dataset, size, timed)
-                found = [(name, self._pair(above, below, places, claim)) for name, places in where]
+                compared = [(name, self._difference(above, below, places, claim)) for name, places in where]
                 if self.experiment.is_mean(dataset) and not self.smoke:
                     means |= {(len(places), len(self.experiment.averaged)) for _, places in where}
-                usable: list[tuple[str, Pair | None]] = [each for each in found if each[1] is not None]
+                usable: list[tuple[str, PairedDifference | None]] = [pair for pair in compared if pair[1] is not None]
                 for name, pair in (usable[:1] if timed else usable) or [(f"{dataset}, {size}", None)]:
                     key = (above, below, name if pair is not None or not self.smoke else "")
                     if key in seen:
@@ -103,20 +114,23 @@ class Judge:
             "pairs": entries,
         }
 
-    def _pair(self, above: str, below: str, places: Sequence[Place], claim: Claim) -> Pair | None:
-        found = [self.pairs.of(above, below, place, claim.metric, claim.of) for place in places]
+    def _difference(self, above: str, below: str, places: Sequence[Place], claim: Claim) -> PairedDifference | None:
+        pairs = [self.differences.of(above, below, place, claim.metric, claim.of) for place in places]
         if len(places) == 1:
-            return found[0]
-        return self.pairs.mean(found, places) if self.pairs.scored(claim.metric) and claim.of == "value" else None
+            return pairs[0]
+        averaged = self.differences.scored(claim.metric) and claim.of == "value"
+        return self.differences.mean(pairs, places) if averaged else None
 
-    def _entry(self, above: str, below: str, where: str, pair: Pair | None, claim: Claim, sign: int) -> dict[str, Any]:
+    def _entry(
+        self, above: str, below: str, where: str, pair: PairedDifference | None, claim: Claim, sign: int
+    ) -> dict[str, Any]:
         entry: dict[str, Any] = {"above": above, "below": below, "where": where, "verdict": UNKNOWN}
         if pair is None:
             return {**entry, "why": "not run"}
         entry |= {"difference": pair.to_dict(), "verdict": pair.decides(sign, self.level)}
         if claim.metric in TIMES:
             dataset, size = where.rsplit(", ", 1)
-            rows = self.pairs.groups[dataset, size]
+            rows = self.differences.groups[dataset, size]
             seeds = [seed for seed in rows[above] if seed in rows[below]]
             times = [rows[below][seed].minutes_per_epoch / rows[above][seed].minutes_per_epoch for seed in seeds]
             entry["ratio"] = statistics.median(times)
@@ -132,20 +146,20 @@ class Judge:
         metric = self.experiment.dataset(dataset).metric
         printed = {
             row: value
-            for (row, data, at), value in self.experiment.values(metric).items()
-            if (data, at) == (dataset, beside) and row in self.pairs.groups[dataset, size]
+            for (row, data, published_size), value in self.experiment.values(metric).items()
+            if (data, published_size) == (dataset, beside) and row in self.differences.groups[dataset, size]
         }
         if len(printed) < 2:
             return None
-        rows = self.pairs.groups[dataset, size]
-        means = {row: sum(c.value(metric) for c in rows[row].values()) / len(rows[row]) for row in printed}
+        rows = self.differences.groups[dataset, size]
+        means = {row: sum(run.value(metric) for run in rows[row].values()) / len(rows[row]) for row in printed}
         more = METRICS[metric]
         pairs, signs = [], []
         for first, second in itertools.combinations(printed, 2):
             if printed[first] == printed[second]:
                 continue
             better, worse = sorted((first, second), key=lambda row: printed[row], reverse=more)
-            pair = self.pairs.of(better, worse, (dataset, size), metric)
+            pair = self.differences.of(better, worse, (dataset, size), metric)
             pairs.append(pair)
             signs.append(direction(metric))
         known = [pair for pair in pairs if pair is not None]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 
-from mixwell.papers.protocols import OURS, SCALES, DataSet, Experiment, Row
+from mixwell.papers.experiment import Experiment
+from mixwell.papers.schema import OURS, SCALES, DataSet, TableRow
 
 _WIDTH = 118
 
@@ -23,7 +24,7 @@ def text(experiment: Experiment, scale: str | None = None) -> str:
     parts = [
         f"{experiment.name}: {experiment.title}",
         f"{experiment.number.removeprefix('none: ')} of {paper.authors}: {paper.title}. {paper.reference}.",
-        f"Of the paper we had: {paper.text}.",
+        f"Available of the paper: {paper.text}.",
         experiment.shows,
     ]
     lines = [line for part in parts for line in textwrap.wrap(part, _WIDTH)]
@@ -32,10 +33,11 @@ def text(experiment: Experiment, scale: str | None = None) -> str:
     for name in (scale,) if scale else SCALES:
         lines += _grid(experiment, name)
     lines += _published(experiment)
-    said = {ours: [c for c in experiment.claims if c.says.startswith(OURS) == ours] for ours in (False, True)}
-    lines += _listed("what the paper says", [f"{claim.says} [{claim.metric}]" for claim in said[False]])
-    lines += _listed("our questions", [f"{claim.says.removeprefix(OURS)} [{claim.metric}]" for claim in said[True]])
-    lines += _listed("not run by the project", [f"{each.what}: {each.why}" for each in experiment.not_run])
+    ours = [claim for claim in experiment.claims if claim.says.startswith(OURS)]
+    published = [claim for claim in experiment.claims if claim not in ours]
+    lines += _listed("what the paper says", [f"{claim.says} [{claim.metric}]" for claim in published])
+    lines += _listed("our questions", [f"{claim.says.removeprefix(OURS)} [{claim.metric}]" for claim in ours])
+    lines += _listed("not run by the project", [f"{item.what}: {item.why}" for item in experiment.not_run])
     lines += _listed("remarks", [*experiment.notes, *paper.notes])
     return "\n".join(lines) + "\n"
 
@@ -43,17 +45,16 @@ def text(experiment: Experiment, scale: str | None = None) -> str:
 def _listed(title: str, texts: Sequence[str]) -> list[str]:
     if not texts:
         return []
-    wrap = [line for each in texts for line in textwrap.wrap(f"- {each}", _WIDTH, initial_indent="  ",
-                                                              subsequent_indent="    ")]  # fmt: skip
-    return ["", title, *wrap]
+    wrapper = textwrap.TextWrapper(_WIDTH, initial_indent="  ", subsequent_indent="    ")
+    return ["", title, *(line for text in texts for line in wrapper.wrap(f"- {text}"))]
 
 
-def _row(row: Row) -> str:
+def _row(row: TableRow) -> str:
     if row.derived is not None:
         return f"{row.label}: {row.derived}"
     options = ", ".join(f"{name}={value}" for name, value in row.options.items())
     more = [f"blocks {', '.join(map(str, row.blocks))}"] if row.blocks else []
-    more += [f"{row.draws} updates a mini-batch"] if row.draws > 1 else []
+    more += [f"{row.draws} updates per mini-batch"] if row.draws > 1 else []
     more += ["with the published label mistake"] if row.fault else []
     more += ["ours"] if row.ours else []
     more += [row.notes] if row.notes else []
@@ -78,7 +79,7 @@ def _data(data: DataSet) -> str:
 
 
 def _datasets(experiment: Experiment) -> list[str]:
-    return _listed("data sets", [_data(each) for each in experiment.datasets])
+    return _listed("data sets", [_data(data) for data in experiment.datasets])
 
 
 def _training(experiment: Experiment) -> list[str]:
@@ -99,14 +100,14 @@ def _grid(experiment: Experiment, scale: str) -> list[str]:
     if not experiment.trained:
         parameters = experiment.figure(scale).parameters
         return _listed(f"parameters at scale {scale}", [f"{name}: {value}" for name, value in parameters.items()])
-    runs = experiment.cells(scale)
-    found = {
+    runs = experiment.runs(scale)
+    axes = {
         name: list(dict.fromkeys(getattr(run, name) for run in runs)) for name in ("dataset", "size", "row", "seed")
     }
     model = runs[0].model
     texts = [
-        f"{len(runs)} trainings of {model}: {len(found['dataset'])} data sets ({', '.join(found['dataset'])}), sizes "
-        f"{', '.join(found['size'])}, {len(found['row'])} rows, {len(found['seed'])} seeds",
+        f"{len(runs)} trainings of {model}: {len(axes['dataset'])} data sets ({', '.join(axes['dataset'])}), sizes "
+        f"{', '.join(axes['size'])}, {len(axes['row'])} rows, {len(axes['seed'])} seeds",
     ]
     settings: dict[str, set[str]] = {}
     for run in runs:
@@ -132,6 +133,6 @@ def _published(experiment: Experiment) -> list[str]:
         columns = list(dict.fromkeys(data for values in rows.values() for data in values))
         table = [[f"{metric}, {size}", *columns], *([row, *(values.get(c, "") for c in columns)]
                                                    for row, values in rows.items())]  # fmt: skip
-        widths = [max(len(line[at]) for line in table) for at in range(len(table[0]))]
+        widths = [max(map(len, column)) for column in zip(*table)]
         lines += ["  " + "  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in table]
     return lines

@@ -9,19 +9,24 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from mixwell.files import write_json, write_text
+from mixwell._version import __version__
+from mixwell.compare.stats.intervals import interval
 from mixwell.papers import plane
-from mixwell.papers.measured import FIGURE, Measured, anonymous
-from mixwell.papers.protocols import Experiment, get
+from mixwell.papers.experiment import Experiment
+from mixwell.papers.markdown import table_lines
+from mixwell.papers.measured import Results
+from mixwell.papers.protocols import get
+from mixwell.papers.request import Request
+from mixwell.papers.run_file import FIGURE, anonymous
+from mixwell.papers.run_file import FORMAT as RUN_FORMAT
 from mixwell.report.plots import BLACK, BLUE, GREEN, GREY, ORANGE, figure
-from mixwell.runs import read_json
-
-if TYPE_CHECKING:
-    from mixwell.papers.planning import Request
+from mixwell.utils.errors import OptionError
+from mixwell.utils.files import write_json, write_text
+from mixwell.utils.records import read_json
 
 FORMAT = "mixwell paper figure 1"
 COLOURS = (BLACK, BLUE, ORANGE, GREEN, "#CC79A7", "#E69F00", "#56B4E9")
@@ -31,22 +36,22 @@ LINES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (6, 2, 1, 2)), (0
 # --- curves over training --------------------------------------------------------------------------------------------
 
 
-def curves(measured: Measured, experiment: Experiment) -> str:
-    """The mean over seeds of the training or test loss, a panel a data set and a line a row, as SVG."""
+def curves(results: Results, experiment: Experiment) -> str:
+    """The mean over seeds of the training or test loss, one panel per data set and one line per row, as SVG."""
     assert experiment.curve is not None
     kind, words = experiment.curve, {"train_loss": "training loss", "test_loss": "test loss"}[experiment.curve]
     groups: dict[tuple[str, str], dict[str, list[Any]]] = {}
-    for cell in measured.cells:
-        groups.setdefault((cell.dataset, cell.size), {}).setdefault(cell.row, []).append(cell.result["curve"])
+    for run in results.runs:
+        groups.setdefault((run.dataset, run.size), {}).setdefault(run.row, []).append(run.result["curve"])
     with figure(4.6 * len(groups), 3.8, ncols=len(groups), squeeze=False) as (_, axes, buffer):
         for panel, ((dataset, size), rows) in zip(axes[0], groups.items()):
-            for at, (row, found) in enumerate(rows.items()):
-                length = min(map(len, found))
-                losses = np.array([[point[kind] for point in curve[:length]] for curve in found], dtype=np.float64)
-                steps = [point["step"] for point in found[0][:length]]
-                colour = COLOURS[at % len(COLOURS)]
-                panel.plot(steps, losses.mean(0), color=colour, linestyle=LINES[at % len(LINES)], label=row)
-                if len(found) > 1:
+            for number, (row, seeds) in enumerate(rows.items()):
+                length = min(map(len, seeds))
+                losses = np.array([[point[kind] for point in curve[:length]] for curve in seeds], dtype=np.float64)
+                steps = [point["step"] for point in seeds[0][:length]]
+                colour = COLOURS[number % len(COLOURS)]
+                panel.plot(steps, losses.mean(0), color=colour, linestyle=LINES[number % len(LINES)], label=row)
+                if len(seeds) > 1:
                     low, high = losses.min(0), losses.max(0)
                     panel.fill_between(steps, low, high, color=colour, alpha=0.12, linewidth=0)
             panel.set(xlabel="updates", ylabel=words, title=f"{dataset}, {size}")
@@ -60,9 +65,6 @@ def curves(measured: Measured, experiment: Experiment) -> str:
 
 def run(experiment: Experiment, request: Request, path: Path) -> dict[str, Any]:
     """Compute what a figure shows, unless it is there already, and draw it."""
-    from mixwell._version import __version__
-    from mixwell.errors import OptionError
-
     for name in ("only", "rows", "seeds", "model", "data", "hub"):
         value = getattr(request, name)
         if value not in (None, ()) and value is not False:  # 0 is a value
@@ -77,53 +79,51 @@ def run(experiment: Experiment, request: Request, path: Path) -> dict[str, Any]:
     return draw(path)
 
 
-def _write(file: Path, made: Mapping[str, Any]) -> None:
+def _write(file: Path, content: Mapping[str, Any]) -> None:
     """Many numbers: on one line."""
-    write_text(file, json.dumps(made, ensure_ascii=False, separators=(",", ":")) + "\n")
+    write_text(file, json.dumps(content, ensure_ascii=False, separators=(",", ":")) + "\n")
 
 
 def _run_json(name: str) -> dict[str, Any]:
-    from mixwell.papers.planning import FORMAT as RUN
-
-    return {"format": RUN, "experiment": name, "records": FIGURE}
+    return {"format": RUN_FORMAT, "experiment": name, "records": FIGURE}
 
 
 def draw(path: Path) -> dict[str, Any]:
     """Draw a figure from its figure.json and describe it in table.md; returns what figure.json holds."""
-    made = read_json(path / FIGURE, FORMAT, "a figure; run it again")
-    experiment = get(made["experiment"])
-    write_text(path / "figure.svg", _DRAWERS[experiment.name](made))
+    content = read_json(path / FIGURE, FORMAT, "a figure; run it again")
+    experiment = get(content["experiment"])
+    write_text(path / "figure.svg", _DRAWERS[experiment.name](content))
     notes = "\n".join(f"- {note}" for note in (*experiment.notes, *experiment.paper.notes))
     parts = [
         f"# {experiment.name}: {experiment.title}",
         f"{experiment.number} of {experiment.paper.authors}: {experiment.paper.title}. {experiment.paper.reference}.",
         f"![{experiment.shows}](figure.svg)",
-        _TABLES[experiment.name](made),
+        _TABLES[experiment.name](content),
         f"## Remarks\n\n{notes}",
-        f"## Command\n\n```\n{' '.join(made['command'])}\n```",
+        f"## Command\n\n```\n{' '.join(content['command'])}\n```",
     ]
     write_text(path / "table.md", "\n\n".join(parts) + "\n")
-    return made
+    return content
 
 
 def pack(source: Path, target: Path) -> Path:
     """Copy a figure's numbers to a folder for committing, without the user's paths, and draw it there."""
-    made = read_json(source / FIGURE, FORMAT, "a figure; run it again")
-    _write(target / FIGURE, {**made, "command": anonymous(made["command"])})
-    write_json(target / "run.json", _run_json(made["experiment"]))
+    content = read_json(source / FIGURE, FORMAT, "a figure; run it again")
+    _write(target / FIGURE, {**content, "command": anonymous(content["command"])})
+    write_json(target / "run.json", _run_json(content["experiment"]))
     draw(target)
     return target
 
 
-def again(path: Path) -> tuple[bool, list[str]]:
-    """Compute a figure's numbers again; returns whether they are the same, and a line that says so."""
-    made = read_json(path / FIGURE, FORMAT, "a figure; run it again")
-    name = made["experiment"]
+def recompute(path: Path) -> tuple[bool, list[str]]:
+    """Compute a figure's numbers again; returns whether they are the same, and lines that say so."""
+    content = read_json(path / FIGURE, FORMAT, "a figure; run it again")
+    name = content["experiment"]
     # Through JSON, which has no other floats than the file's, and lists for tuples.
-    numbers = json.loads(json.dumps(_MAKERS[name](made["parameters"])))
-    if numbers == made["numbers"]:
+    numbers = json.loads(json.dumps(_MAKERS[name](content["parameters"])))
+    if numbers == content["numbers"]:
         return True, [f"{name}: the same numbers, bit for bit"]
-    before, now = _TABLES[name](made), _TABLES[name]({**made, "numbers": numbers})
+    before, now = _TABLES[name](content), _TABLES[name]({**content, "numbers": numbers})
     if before == now:
         return True, [f"{name}: the same numbers in the digits that the table prints"]
     return False, ["recorded", before, "now", now, f"{name}: other numbers: another version or kind of processor?"]
@@ -144,35 +144,35 @@ def densities(parameters: Mapping[str, Any]) -> dict[str, Any]:
     count = parameters["points"]
     x = np.arange(1, count + 1) / (count + 1)
     upper = x[x >= 0.5]
-    made: dict[str, Any] = {"x": rounded(x), "folded_x": rounded(upper), "beta": {}, "folded": {}, "max_of": {}}
-    made["means"] = {"folded": {}, "max_of": {}}
+    numbers: dict[str, Any] = {"x": rounded(x), "folded_x": rounded(upper), "beta": {}, "folded": {}, "max_of": {}}
+    numbers["means"] = {"folded": {}, "max_of": {}}
     for alpha in parameters["alphas"]:
-        made["beta"][str(alpha)] = rounded(stats.beta.pdf(x, alpha, alpha))
-        made["folded"][str(alpha)] = rounded(2 * stats.beta.pdf(upper, alpha, alpha))
+        numbers["beta"][str(alpha)] = rounded(stats.beta.pdf(x, alpha, alpha))
+        numbers["folded"][str(alpha)] = rounded(2 * stats.beta.pdf(upper, alpha, alpha))
         # E max(l, 1 - l) = 1 - the integral of P(lam <= t) over t; P(lam <= t) = 2 F(t) - 1 from 1/2 on.
         area = integrate.quad(lambda t, a=alpha: 2 * stats.beta.cdf(t, a, a) - 1, 0.5, 1)[0]
-        made["means"]["folded"][str(alpha)] = rounded([1 - area])[0]
+        numbers["means"]["folded"][str(alpha)] = rounded([1 - area])[0]
     alpha = parameters["samples_alpha"]
     for samples in parameters["samples"]:
         below = stats.beta.cdf(x, alpha, alpha)
-        made["max_of"][str(samples)] = rounded(samples * below ** (samples - 1) * stats.beta.pdf(x, alpha, alpha))
+        numbers["max_of"][str(samples)] = rounded(samples * below ** (samples - 1) * stats.beta.pdf(x, alpha, alpha))
         area = integrate.quad(lambda t, n=samples: stats.beta.cdf(t, alpha, alpha) ** n, 0, 1)[0]
-        made["means"]["max_of"][str(samples)] = rounded([1 - area])[0]
-    return made
+        numbers["means"]["max_of"][str(samples)] = rounded([1 - area])[0]
+    return numbers
 
 
-def draw_densities(made: Mapping[str, Any]) -> str:
+def draw_densities(content: Mapping[str, Any]) -> str:
     """Three panels: Beta(alpha, alpha), the largest of n draws, and the larger of l and 1 - l."""
-    numbers, parameters = made["numbers"], made["parameters"]
+    numbers, parameters = content["numbers"], content["parameters"]
     panels: Sequence[tuple[str, Sequence[float], Mapping[str, Sequence[float]], str]] = (
         ("beta: l from Beta(alpha, alpha)", numbers["x"], numbers["beta"], "alpha = "),
         (f"max_of: largest of n, alpha = {parameters['samples_alpha']}", numbers["x"], numbers["max_of"], "n = "),
         ("folded: max(l, 1 - l)", numbers["folded_x"], numbers["folded"], "alpha = "),
     )
     with figure(12.0, 3.8, ncols=3, sharey=True) as (_, axes, buffer):
-        for panel, (title, x, found, name) in zip(axes, panels):
-            for at, (key, density) in enumerate(found.items()):
-                style = {"color": COLOURS[at % len(COLOURS)], "linestyle": LINES[at % len(LINES)]}
+        for panel, (title, x, lines, name) in zip(axes, panels):
+            for number, (key, density) in enumerate(lines.items()):
+                style = {"color": COLOURS[number % len(COLOURS)], "linestyle": LINES[number % len(LINES)]}
                 panel.plot(x, density, label=f"{name}{key}", linewidth=1.5, **style)
             panel.set(xlabel="λ", title=title, xlim=(0, 1), ylim=(0, 4))
             panel.grid(axis="y")
@@ -181,24 +181,22 @@ def draw_densities(made: Mapping[str, Any]) -> str:
     return buffer.getvalue()
 
 
-def table_densities(made: Mapping[str, Any]) -> str:
+def table_densities(content: Mapping[str, Any]) -> str:
     """The means of lambda under each rule."""
-    from mixwell.papers.output import lines_of
-
-    means, parameters = made["numbers"]["means"], made["parameters"]
+    means, parameters = content["numbers"]["means"], content["parameters"]
     rows = [[f"max_of, alpha = {parameters['samples_alpha']}, n = {key}", f"{value:.4f}", f"{0.5 ** int(key):.4f}"]
             for key, value in means["max_of"].items()]  # fmt: skip
     rows += [[f"folded, alpha = {key}", f"{value:.4f}", "0"] for key, value in means["folded"].items()]
     rows.append(["beta, any alpha", "0.5000", "0.5"])
-    return lines_of(["rule", "mean of lambda", "share below 1/2"], rows)
+    return table_lines(["rule", "mean of lambda", "share below 1/2"], rows)
 
 
 # --- batchmixup-figure1 ----------------------------------------------------------------------------------------------
 
 
-def draw_plane(made: Mapping[str, Any]) -> str:
-    """The regions of both networks for the first draws, and the ten training rows: a line of panels a draw."""
-    numbers = made["numbers"]
+def draw_plane(content: Mapping[str, Any]) -> str:
+    """The regions of both networks for the first draws, and the ten training rows: one line of panels per draw."""
+    numbers = content["numbers"]
     shown, ticks = numbers["shown"], numbers["grid"]
     labels = list(numbers["accuracy"])
     with figure(3.4 * len(labels), 3.3 * len(shown), nrows=len(shown), ncols=len(labels), squeeze=False) as (
@@ -222,19 +220,16 @@ def draw_plane(made: Mapping[str, Any]) -> str:
     return buffer.getvalue()
 
 
-def table_plane(made: Mapping[str, Any]) -> str:
+def table_plane(content: Mapping[str, Any]) -> str:
     """The accuracies over all draws, and their paired difference."""
-    from mixwell.compare.intervals import interval
-    from mixwell.papers.output import lines_of
-
-    numbers = made["numbers"]
+    numbers = content["numbers"]
     first, *others = numbers["accuracy"]
     plain = np.array(numbers["accuracy"][first])
     rows = []
     for label in (first, *others):
         values = np.array(numbers["accuracy"][label])
-        found = interval(values - plain, None, 0)
-        shown = f"{100 * found.mean:+.2f} [{100 * found.lo:+.2f}, {100 * found.hi:+.2f}]" if label != first else ""
+        gap = interval(values - plain, None, 0)
+        shown = f"{100 * gap.mean:+.2f} [{100 * gap.lo:+.2f}, {100 * gap.hi:+.2f}]" if label != first else ""
         spread = f" ± {100 * values.std(ddof=1):.2f}" if len(values) > 1 else ""
         wins = "" if label == first else f"{int((values > plain).sum())} / {int((values < plain).sum())}"
         rows.append([label, f"{100 * values.mean():.2f}{spread}", shown.replace("nan", "-"), wins])
@@ -243,7 +238,7 @@ def table_plane(made: Mapping[str, Any]) -> str:
         f"Accuracy in % over {len(plain)} draws of ten training rows; the best possible is {best:.2f} %. The picture "
     )
     head += f"has the first {len(numbers['shown'])} draws, whatever came of them."
-    return f"{head}\n\n{lines_of(['row', 'accuracy', f'difference to {first}', 'draws better / worse'], rows)}"
+    return f"{head}\n\n{table_lines(['row', 'accuracy', f'difference to {first}', 'draws better / worse'], rows)}"
 
 
 _MAKERS = {"amplify-figure2": densities, "batchmixup-figure1": plane.compute}

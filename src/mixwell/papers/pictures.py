@@ -31,77 +31,79 @@ class Bar:
     published: float | None = None
 
 
-def panels(made: Mapping[str, Any]) -> dict[str, list[Bar]]:
+def panels(table: Mapping[str, Any]) -> dict[str, list[Bar]]:
     """The bars of each data set and size, from what table.json holds; those without an interval are left out."""
-    found: dict[str, list[Bar]] = {}
-    if made["audit"]:
-        for entry in made["audit"]:
+    bars: dict[str, list[Bar]] = {}
+    if table["audit"]:
+        for entry in table["audit"]:
             cost = entry["cost"]
             if entry["metric"] == "accuracy" and cost["lo"] is not None:
                 bar = Bar(entry["row"], cost["mean"], cost["lo"], cost["hi"])
-                found.setdefault(f"{entry['dataset']}, {entry['size']}", []).append(bar)
-        return found
+                bars.setdefault(f"{entry['dataset']}, {entry['size']}", []).append(bar)
+        return bars
     first: dict[tuple[str, str], str] = {}
     plain: dict[tuple[str, str], float | None] = {}
-    for cell in made["cells"]:
-        place = (cell["dataset"], cell["size"])
-        if cell["metric"] != first.setdefault(place, cell["metric"]):
+    for entry in table["cells"]:
+        place = (entry["dataset"], entry["size"])
+        if entry["metric"] != first.setdefault(place, entry["metric"]):
             continue
-        if cell["row"] == made["plain"]:
-            plain[place] = cell["published_value"]
-    for cell in made["cells"]:
-        place, difference = (cell["dataset"], cell["size"]), cell["difference"]
-        if cell["metric"] != first[place] or difference is None or difference["lo"] is None:
+        if entry["row"] == table["plain"]:
+            plain[place] = entry["published_value"]
+    for entry in table["cells"]:
+        place, difference = (entry["dataset"], entry["size"]), entry["difference"]
+        if entry["metric"] != first[place] or difference is None or difference["lo"] is None:
             continue
-        base, own = plain.get(place), cell["published_value"]
+        base, own = plain.get(place), entry["published_value"]
         published = None if base is None or own is None else own - base
-        bar = Bar(cell["row"], difference["mean"], difference["lo"], difference["hi"], published)
-        found.setdefault(", ".join(place), []).append(bar)
-    return found
+        bar = Bar(entry["row"], difference["mean"], difference["lo"], difference["hi"], published)
+        bars.setdefault(", ".join(place), []).append(bar)
+    return bars
 
 
-def draw(made: Mapping[str, Any]) -> dict[str, str]:
+def draw(table: Mapping[str, Any]) -> dict[str, str]:
     """The pictures that there is something to show in, as SVG by name."""
-    found = zip(NAMES, (differences(made), temperature(made)))
-    return {name: picture for name, picture in found if picture is not None}
+    drawn = zip(NAMES, (differences(table), temperature(table)))
+    return {name: picture for name, picture in drawn if picture is not None}
 
 
-def differences(made: Mapping[str, Any]) -> str | None:
+def differences(table: Mapping[str, Any]) -> str | None:
     """Draw the differences; None if nothing was measured with an interval."""
-    found = panels(made)
-    if not found:
+    places = panels(table)
+    if not places:
         return None
-    labels = list(dict.fromkeys(bar.label for bars in found.values() for bar in bars))
-    cost = bool(made["audit"])
-    with _sheet(len(found), len(labels)) as (made_figure, axes, buffer):
-        for axis, (place, bars) in zip(axes[0], found.items()):
+    labels = list(dict.fromkeys(bar.label for bars in places.values() for bar in bars))
+    cost = bool(table["audit"])
+    with _sheet(len(places), len(labels)) as (sheet, axes, buffer):
+        for axis, (place, bars) in zip(axes[0], places.items()):
             _panel(axis, place, bars, labels)
-        what = "accuracy the mistake costs" if cost else f"difference to {made['plain']}"
-        _caption(made_figure, axes, f"{what}, points, with {100 * made['level']:g} % intervals")
+        what = "accuracy the mistake costs" if cost else f"difference to {table['plain']}"
+        _caption(sheet, axes, f"{what}, points, with {100 * table['level']:g} % intervals")
     return buffer.getvalue()
 
 
-def temperature(made: Mapping[str, Any]) -> str | None:
+def temperature(table: Mapping[str, Any]) -> str | None:
     """Draw each row's mean test loss before and after the temperature; None if there is no loss after it."""
-    found: dict[str, dict[str, dict[str, float]]] = {}
-    for cell in made["cells"]:
-        if cell["metric"] in ("nll", "nll_after"):
-            rows = found.setdefault(f"{cell['dataset']}, {cell['size']}", {})
-            rows.setdefault(cell["row"], {})[cell["metric"]] = cell["mean"]
-    found = {place: {row: losses for row, losses in rows.items() if len(losses) == 2} for place, rows in found.items()}
-    labels = list(dict.fromkeys(row for rows in found.values() for row in rows))
+    places: dict[str, dict[str, dict[str, float]]] = {}
+    for entry in table["cells"]:
+        if entry["metric"] in ("nll", "nll_after"):
+            rows = places.setdefault(f"{entry['dataset']}, {entry['size']}", {})
+            rows.setdefault(entry["row"], {})[entry["metric"]] = entry["mean"]
+    places = {
+        place: {row: losses for row, losses in rows.items() if len(losses) == 2} for place, rows in places.items()
+    }
+    labels = list(dict.fromkeys(row for rows in places.values() for row in rows))
     if not labels:
         return None
-    with _sheet(len(found), len(labels)) as (made_figure, axes, buffer):
-        for axis, (place, rows) in zip(axes[0], found.items()):
-            at = [len(labels) - labels.index(row) for row in rows]
+    with _sheet(len(places), len(labels)) as (sheet, axes, buffer):
+        for axis, (place, rows) in zip(axes[0], places.items()):
+            heights = [len(labels) - labels.index(row) for row in rows]
             before, after = ([losses[key] for losses in rows.values()] for key in ("nll", "nll_after"))
-            axis.hlines(at, before, after, color=GREY, linewidth=1, zorder=1)
+            axis.hlines(heights, before, after, color=GREY, linewidth=1, zorder=1)
             style = {"markerfacecolor": "none", "markeredgecolor": ORANGE}
-            axis.plot(before, at, "o", markersize=5, label="before", zorder=2, **style)
-            axis.plot(after, at, "o", color=BLUE, markersize=5, label="after the temperature", zorder=3)
+            axis.plot(before, heights, "o", markersize=5, label="before", zorder=2, **style)
+            axis.plot(after, heights, "o", color=BLUE, markersize=5, label="after the temperature", zorder=3)
             _rows(axis, place, labels)
-        _caption(made_figure, axes, "mean test loss, in the units of the table; to the left is better")
+        _caption(sheet, axes, "mean test loss, in the units of the table; to the left is better")
     return buffer.getvalue()
 
 
@@ -111,11 +113,11 @@ def _sheet(panels: int, rows: int) -> AbstractContextManager[tuple[Any, Any, io.
     return figure(width, height, ncols=panels, squeeze=False, sharey=True)
 
 
-def _caption(made_figure: Any, axes: Any, text: str) -> None:
-    made_figure.supxlabel(text, fontsize=9)
+def _caption(sheet: Any, axes: Any, text: str) -> None:
+    sheet.supxlabel(text, fontsize=9)
     handles, names = axes[0][0].get_legend_handles_labels()
     if len(handles) > 1:
-        made_figure.legend(handles, names, loc="outside upper right", ncols=2, fontsize=9)
+        sheet.legend(handles, names, loc="outside upper right", ncols=2, fontsize=9)
 
 
 def _rows(axis: Any, place: str, labels: Sequence[str]) -> None:
@@ -126,11 +128,11 @@ def _rows(axis: Any, place: str, labels: Sequence[str]) -> None:
 
 
 def _panel(axis: Any, place: str, bars: Sequence[Bar], labels: Sequence[str]) -> None:
-    places = [len(labels) - labels.index(bar.label) for bar in bars]
+    heights = [len(labels) - labels.index(bar.label) for bar in bars]
     axis.axvline(0, color=GREY, linewidth=1, zorder=1)
-    axis.hlines(places, [bar.lo for bar in bars], [bar.hi for bar in bars], color=BLUE, linewidth=2, zorder=2)
-    axis.plot([bar.mean for bar in bars], places, "o", color=BLUE, markersize=5, label="measured here", zorder=3)
-    known = [(bar.published, at) for bar, at in zip(bars, places) if bar.published is not None]
+    axis.hlines(heights, [bar.lo for bar in bars], [bar.hi for bar in bars], color=BLUE, linewidth=2, zorder=2)
+    axis.plot([bar.mean for bar in bars], heights, "o", color=BLUE, markersize=5, label="measured here", zorder=3)
+    known = [(bar.published, height) for bar, height in zip(bars, heights) if bar.published is not None]
     if known:
         axis.plot(
             *zip(*known), "D", markerfacecolor="none", markeredgecolor=ORANGE, markersize=5, label="published", zorder=3

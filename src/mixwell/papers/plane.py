@@ -45,7 +45,11 @@ def compute(parameters: Mapping[str, Any]) -> dict[str, Any]:
             entry["accuracy"][row["label"]] = round(right, 6)
             entry["regions"][row["label"]] = [round(float(value), 4) for value in region]
         if draw < first + SHOWN:
-            few = [at for kind in range(len(means)) for at in torch.nonzero(classes == kind).flatten()[:CLOUD].tolist()]
+            few = [
+                point
+                for kind in range(len(means))
+                for point in torch.nonzero(classes == kind).flatten()[:CLOUD].tolist()
+            ]
             entry |= {"rows": np.round(rows.numpy().astype(float), 3).tolist(), "labels": labels.tolist()}
             entry |= {"points": np.round(rest[few].numpy().astype(float), 3).tolist(), "classes": classes[few].tolist()}
             shown.append(entry)
@@ -67,8 +71,8 @@ def train(rows: Any, labels: Any, row: Mapping[str, Any], parameters: Mapping[st
     import torch
     import torch.nn.functional as F
 
-    from mixwell.methods.batchmixup import compose
-    from mixwell.plan import generator, sample_beta
+    from mixwell.core.blend import compose
+    from mixwell.core.draw import generator, sample_beta
 
     width = parameters["hidden"]
     with torch.random.fork_rng():

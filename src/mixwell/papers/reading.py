@@ -1,4 +1,4 @@
-"""From a TOML file to experiments, with everything in it checked; `protocols` says what a file holds."""
+"""From a TOML file to experiments, with everything in it checked; `schema` says what a file holds."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from mixwell.errors import DataError, nearest
-from mixwell.papers.protocols import (
+from mixwell.papers.experiment import Experiment
+from mixwell.papers.schema import (
     CURVES,
     FAULTS,
     METRICS,
@@ -23,17 +23,17 @@ from mixwell.papers.protocols import (
     TRAINING,
     Claim,
     DataSet,
-    Experiment,
-    Model,
     NotRun,
-    Number,
     Paper,
-    Part,
-    Row,
+    PaperModel,
+    PublishedNumber,
     Scale,
     Size,
     Skip,
+    SplitPart,
+    TableRow,
 )
+from mixwell.utils.errors import DataError, nearest
 
 tomllib: Any = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
 _PRINTED = re.compile(r"(-?\d+(?:\.\d+)?)(?: ± (\d+(?:\.\d+)?))?")
@@ -42,7 +42,7 @@ _PRINTED = re.compile(r"(-?\d+(?:\.\d+)?)(?: ± (\d+(?:\.\d+)?))?")
 def load(path: str | Path) -> list[Experiment]:
     """Read the experiments of one file.
 
-    Everything is checked but whether methods take their options, which `Experiment.cells` does: that needs torch.
+    Everything is checked but whether methods take their options, which `Experiment.runs` does: that needs torch.
 
     Raises:
         DataError: naming the file and the key.
@@ -52,10 +52,10 @@ def load(path: str | Path) -> list[Experiment]:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except tomllib.TOMLDecodeError as error:
         raise DataError(f"{path.name}: not a TOML file ({error})") from error
-    return _File(path.name, content).read()
+    return _ProtocolFile(path.name, content).read()
 
 
-class _File:
+class _ProtocolFile:
     """One file on its way to experiments."""
 
     def __init__(self, name: str, content: dict[str, Any]) -> None:
@@ -111,9 +111,8 @@ class _File:
     def read(self) -> list[Experiment]:
         content = self.keys("top level", self.content, ("paper", "models", "datasets", "scales", "experiments"))
         self.paper = self.make(Paper, "paper", content.get("paper", {}))
-        self.models = {
-            key: self.make(Model, f"models.{key}", table, key=key) for key, table in content.get("models", {}).items()
-        }
+        models = content.get("models", {})
+        self.models = {key: self.make(PaperModel, f"models.{key}", table, key=key) for key, table in models.items()}
         self.datasets = {key: self.read_dataset(key, table) for key, table in content.get("datasets", {}).items()}
         self.keys("scales", content.get("scales", {}), SCALES[1:])
         return [self.read_experiment(name, table) for name, table in content.get("experiments", {}).items()]
@@ -131,7 +130,7 @@ class _File:
                     f"{where}.splits.{split}", f"{text!r} must read like 'test', 'test:3200' or 'train:25%'"
                 )
             share = int(rows[:-1]) / 100 if rows.endswith("%") else None
-            splits[split] = Part(source, int(rows) if rows.isdigit() else None, share)
+            splits[split] = SplitPart(source, int(rows) if rows.isdigit() else None, share)
         rest = {name: value for name, value in table.items() if name != "splits"}
         data: DataSet = self.make(DataSet, where, rest, key=key, splits=splits)
         self.known(f"{where}.metric", data.metric, METRICS, "metric")
@@ -152,13 +151,13 @@ class _File:
             self.known(f"{where}.datasets", key, self.datasets, "data set")
         rows = tuple(
             row
-            for at, entry in enumerate(table.get("rows", ()))
-            for row in self.read_rows(f"{where}.rows[{at}]", entry)
+            for index, entry in enumerate(table.get("rows", ()))
+            for row in self.read_rows(f"{where}.rows[{index}]", entry)
         )
         labels = [row.label for row in rows]
         if len(set(labels)) != len(labels):
             raise self.fail(f"{where}.rows", "two rows have the same label")
-        made = {
+        parts = {
             "model": None if model is None else self.models[model],
             "datasets": tuple(self.datasets[key] for key in table.get("datasets", ())),
             "rows": rows,
@@ -167,11 +166,11 @@ class _File:
             "not_run": self.several(NotRun, f"{where}.not_run", table.get("not_run", [])),
         }
         rest = {key: value for key, value in table.items() if key not in special}
-        experiment = self.make(Experiment, where, rest, name=name, paper=self.paper, published=(), scales={}, **made)
+        experiment = self.make(Experiment, where, rest, name=name, paper=self.paper, published=(), scales={}, **parts)
         published = tuple(
             number
-            for at, block in enumerate(table.get("published", ()))
-            for number in self.read_block(f"{where}.published[{at}]", block, experiment)
+            for index, block in enumerate(table.get("published", ()))
+            for number in self.read_block(f"{where}.published[{index}]", block, experiment)
         )
         places = [(n.row, n.dataset, n.size, n.metric) for n in published]
         for place in places:
@@ -183,11 +182,11 @@ class _File:
         return experiment
 
     def several(self, cls: Any, where: str, entries: Any) -> tuple[Any, ...]:
-        return tuple(self.make(cls, f"{where}[{at}]", entry) for at, entry in enumerate(entries))
+        return tuple(self.make(cls, f"{where}[{index}]", entry) for index, entry in enumerate(entries))
 
-    def read_rows(self, where: str, table: dict[str, Any]) -> list[Row]:
+    def read_rows(self, where: str, table: dict[str, Any]) -> list[TableRow]:
         expand = table.get("expand", {})
-        row: Row = self.make(Row, where, {key: value for key, value in table.items() if key != "expand"})
+        row: TableRow = self.make(TableRow, where, {key: value for key, value in table.items() if key != "expand"})
         if bool(row.method) == (row.derived is not None):
             raise self.fail(where, f"row {row.label!r} needs either 'method' or 'derived'")
         if row.fault is not None:
@@ -196,14 +195,14 @@ class _File:
             raise self.fail(f"{where}.draws", "must be at least 1")
         if not expand:
             return [row]
-        made = []
+        expanded = []
         for choice in itertools.product(*expand.values()):
             picked = dict(zip(expand, choice))
             options = {**row.options, **picked}
-            made.append(dataclasses.replace(row, label=row.label.format(**picked), options=options))
-        return made
+            expanded.append(dataclasses.replace(row, label=row.label.format(**picked), options=options))
+        return expanded
 
-    def read_block(self, where: str, table: dict[str, Any], experiment: Experiment) -> list[Number]:
+    def read_block(self, where: str, table: dict[str, Any], experiment: Experiment) -> list[PublishedNumber]:
         self.keys(where, table, ("metric", "columns", "dataset", "metrics", "size", "values"))
         across = "columns" in table
         if across == ("dataset" in table) or across == ("metrics" in table) or "values" not in table:
@@ -228,7 +227,7 @@ class _File:
                 if match is None:
                     raise self.fail(f"{where}.values", f"row {label!r}: {text!r} must read like '81.20 ± 0.442'")
                 spread = None if match[2] is None else float(match[2])
-                numbers.append(Number(label, key, size, metric, float(match[1]), spread, text))
+                numbers.append(PublishedNumber(label, key, size, metric, float(match[1]), spread, text))
         return numbers
 
     def read_scales(self, where: str, table: dict[str, Any], experiment: Experiment) -> dict[str, Scale]:
@@ -238,10 +237,10 @@ class _File:
             shared = self.content.get("scales", {}).get(name, {}) if experiment.rows else {}
             merged = {**shared, **own.get(name, {})}
             merged["training"] = {**shared.get("training", {}), **own.get(name, {}).get("training", {})}
-            at = f"{where}.scales.{name}"
-            skip = self.several(Skip, f"{at}.skip", merged.pop("skip", []))
-            scale: Scale = self.make(Scale, at, merged, name=name, skip=skip)
-            self.check_scale(at, scale, experiment)
+            here = f"{where}.scales.{name}"
+            skip = self.several(Skip, f"{here}.skip", merged.pop("skip", []))
+            scale: Scale = self.make(Scale, here, merged, name=name, skip=skip)
+            self.check_scale(here, scale, experiment)
             scales[name] = scale
         return scales
 
@@ -298,8 +297,8 @@ class _File:
         if any(number.spread is not None for number in experiment.published) and experiment.spread_kind is None:
             raise self.fail(where, "key 'spread_kind' is missing: published numbers have a ±")
         keys = [data.key for data in experiment.datasets]
-        for at, claim in enumerate(experiment.claims):
-            here = f"{where}.claims[{at}]"
+        for index, claim in enumerate(experiment.claims):
+            here = f"{where}.claims[{index}]"
             self.known(here, claim.metric, METRICS, "metric")
             self.known(here, claim.of, ("value", "spread"), "of")
             for label in (*claim.above, *claim.below):

@@ -1,8 +1,8 @@
-"""Run a protocol on the compare engine: plan its cells, train those without a record, write its tables.
+"""Run a protocol on the compare engine: plan its trainings, do those without a record, write its tables.
 
 A run's folder:
 
-    FOLDER/run.json        what was asked for: the experiment, its cells by place and record, what is not run and why
+    FOLDER/run.json        what was asked for: the experiment, its runs by place and record, what is not run and why
     FOLDER/records/        the records of `mixwell compare` (or elsewhere, with --records: experiments can share them)
     FOLDER/splits/         which row of the data is in which split
     FOLDER/table.json      what was measured beside what is published; see `tables`
@@ -12,20 +12,30 @@ A run's folder:
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from mixwell.errors import OptionError, RunError
-from mixwell.files import home, write_json
-from mixwell.papers.planning import FORMAT, Request, plan
+from mixwell.compare.engines.base import Engine
+from mixwell.compare.live import LiveView
+from mixwell.compare.records import Records
+from mixwell.compare.schedule import check_data, execute
+from mixwell.compare.spec import CellSpec
+from mixwell.papers import figures, output
+from mixwell.papers.measured import MeasuredRun, Results
+from mixwell.papers.planning import PaperPlan, plan
 from mixwell.papers.protocols import get
+from mixwell.papers.request import Request
+from mixwell.papers.results import read
+from mixwell.papers.run_file import FIGURE, FORMAT, read_run
+from mixwell.papers.schema import SAMPLE
+from mixwell.papers.tables import check_level
+from mixwell.utils.errors import OptionError, RunError
+from mixwell.utils.files import home, write_json
+from mixwell.utils.records import read_json
 
 PRINTED = 1e-4  # a unit in the last place of tables, which print percents with two digits
-
-if TYPE_CHECKING:
-    from mixwell.compare.engine import Engine
-    from mixwell.compare.live import View
 
 
 def run(
@@ -34,7 +44,7 @@ def run(
     *,
     records: str | Path | None = None,
     engine: Callable[[], Engine] | None = None,
-    view: View | None = None,
+    view: LiveView | None = None,
     retry_failed: bool = False,
     new_data: bool = False,
     packed: Sequence[str | Path] = (),
@@ -47,77 +57,75 @@ def run(
         folder: of the run; None for `runs/NAME-SCALE`.
         records: the folder of the records; None for `records` in the run's.
         engine: makes the engine; None trains in this process.
-        view: is told what happens.
-        retry_failed: try cells again that failed before.
+        view: shows what happens.
+        retry_failed: try again what failed before.
         new_data: go on although the data changed.
-        packed: packs, of this experiment or of others; what they have is taken from there.
+        packed: packs, of this experiment or of others, whose results are used.
         level: of the intervals.
 
     Raises:
-        MixwellError: something cannot be used; cells that fail are listed in the table instead.
+        MixwellError: something cannot be used; trainings that fail are listed in the table instead.
     """
-    from mixwell.compare.engine import InlineEngine
-    from mixwell.compare.live import View
-    from mixwell.compare.records import Records
-    from mixwell.compare.schedule import check_data, execute
-    from mixwell.papers import output, tables
-
     path = Path(folder or request.folder())
     check_folder(path, request)
-    tables.check_level(level)
+    check_level(level)
     experiment = get(request.name)
     if not experiment.trained:
-        from mixwell.papers import figures
-
         for option, value in (("--packed", packed), ("--records", records)):
             if value:
                 raise OptionError(f"{option} does not go with {experiment.name}: it is drawn from parameters alone")
         return figures.run(experiment, request, path)
-    view = view or View()
     if records is not None and home(records).exists() and not home(records).is_dir():
         raise RunError(f"--records {records} is a file; name a folder")
-    place = Records(records or path / "records")
-    place.check_usable()
-    made = plan(request, path / "splits")
-    made.borrow(packed)
-    if packed:
-        view.note(f"{len(made.packed)} of {len(made.cells)} trainings come from packs")
-    for text in made.notes:
-        view.note(text)
-    for each in made.not_run:
-        view.note(f"not run: {each['what']}: {each['why']}")
+    store = Records(records or path / "records")
+    store.check_usable()
+    paper_plan = plan(request, path / "splits")
+    paper_plan.use_packs(packed)
+    view = view or LiveView()
+    _show_plan(paper_plan, view)
     where = "records" if records is None else str(home(records).resolve())
-    write_json(path / "run.json", made.to_dict(where))
-    place.create()
-    check_data(place, made.wanted, new_data=new_data)
-    execute(made.wanted, place, engine() if engine else InlineEngine(), view, retry_failed=retry_failed)
+    write_json(path / "run.json", paper_plan.to_dict(where))
+    store.create()
+    check_data(store, paper_plan.to_train, new_data=new_data)
+    execute(paper_plan.to_train, store, (engine or _inline_engine)(), view, retry_failed=retry_failed)
     return output.write(path, level=level)
+
+
+def _inline_engine() -> Engine:
+    from mixwell.compare.engines.inline import InlineEngine
+
+    return InlineEngine()
+
+
+def _show_plan(paper_plan: PaperPlan, view: LiveView) -> None:
+    if paper_plan.packs:
+        view.note(f"{len(paper_plan.packed)} of {len(paper_plan.specs)} trainings come from packs")
+    for text in paper_plan.notes:
+        view.note(text)
+    for item in paper_plan.not_run:
+        view.note(f"not run: {item['what']}: {item['why']}")
 
 
 def rewrite(request: Request, folder: str | Path, level: float = 0.95) -> Mapping[str, Any]:
     """Make the tables of a run again, which must be of what is asked for; returns what table.json holds."""
-    from mixwell.papers import output
-
     check_folder(Path(folder), request)
     return output.write(folder, level)
 
 
 def check_folder(path: Path, request: Request) -> None:
     """Raise `RunError` if a folder is in use for something else, `OptionError` if there is no such experiment."""
-    from mixwell.runs import read_json
-
     get(request.name).check_scale(request.scale)
     if not path.exists():
         return
     if not path.is_dir():
         raise RunError(f"output {path} is a file; name another folder with --output")
     if (path / "run.json").is_file():
-        found = read_json(path / "run.json", FORMAT, "the folder of a paper's run")
-        for what, asked in (("experiment", request.name), ("scale", request.scale)):
-            there = found.get(what, asked)  # figures have no scale
-            if there != asked:
-                raise RunError(f"output {path} is the run of {there}, not of {asked}; name another with --output")
-    elif any(path.iterdir()) and {each.name for each in path.iterdir()} - {"records", "splits"}:
+        content = read_json(path / "run.json", FORMAT, "the folder of a paper's run")
+        for name, asked in (("experiment", request.name), ("scale", request.scale)):
+            present = content.get(name, asked)  # figures have no scale
+            if present != asked:
+                raise RunError(f"output {path} is the run of {present}, not of {asked}; name another with --output")
+    elif any(path.iterdir()) and {file.name for file in path.iterdir()} - {"records", "splits"}:
         raise RunError(f"output {path} is not the folder of a paper's run and not empty; name another with --output")
 
 
@@ -129,12 +137,12 @@ def rerun(
     cache_dir: str | None = None,
     hub: bool = False,
 ) -> tuple[bool, list[str]]:
-    """Train one cell of a run or of a pack again; compute a figure again.
+    """Do one training of a run or of a pack again; compute a figure again.
 
     Args:
         folder: of the run or the pack.
         data: the folder with one folder for each data set.
-        number: which of the cells with a record, from 0.
+        number: which of the trainings with a record, from 0.
         model: where the model is now, if it was a folder.
         cache_dir: for tokenised texts.
         hub: load the data set from the hub if it is not in `data`.
@@ -143,42 +151,61 @@ def rerun(
         Whether all test metrics are those of the record in the digits that tables print, and lines that say so.
 
     Raises:
-        MixwellError: the cell cannot be trained here, or data or weights are others.
+        MixwellError: the training cannot be done here, or data or weights are others.
     """
-    import tempfile
+    if read_run(Path(folder))["records"] == FIGURE:
+        return figures.recompute(Path(folder))
+    results = read(folder)
+    if not 0 <= number < len(results.runs):
+        raise RunError(f"{folder}: has {len(results.runs)} trainings with a record, and none of number {number}")
+    recorded = results.runs[number]
+    with tempfile.TemporaryDirectory() as place:
+        paper_plan = plan(_request_of(results, recorded, data, model, cache_dir, hub), Path(place))
+        specs = {spec.key: spec for spec in paper_plan.specs}
+        if recorded.key not in specs:
+            raise RunError(
+                f"{folder}: {recorded.title} is another training here: data, weights or the protocol changed since it "
+                "was recorded"
+            )
+        again = _train_again(specs[recorded.key], recorded, cache_dir)
+    return _compared(recorded, again)
 
+
+def _request_of(
+    results: Results, recorded: MeasuredRun, data: str | None, model: str | None, cache_dir: str | None, hub: bool
+) -> Request:
+    """What has to be asked for to plan a recorded training again."""
+    asked = results.run_json["request"]
+    return Request(
+        results.run_json["experiment"],
+        results.run_json["scale"],
+        data=data,
+        model=model or asked["model"],
+        hub=hub or asked["hub"],
+        only=() if recorded.dataset == SAMPLE.key else (recorded.dataset,),
+        seeds=recorded.seed + 1,
+        cache_dir=cache_dir,
+    )
+
+
+def _train_again(spec: CellSpec, recorded: MeasuredRun, cache_dir: str | None) -> Mapping[str, float]:
+    """The test metrics of a training with as many threads as were recorded: sums depend on it in their last digits."""
     import torch
 
     from mixwell.compare.cell import Cache, run_cell
-    from mixwell.papers import figures
-    from mixwell.papers.measured import FIGURE, read, read_run
 
-    if read_run(Path(folder))["records"] == FIGURE:
-        return figures.again(Path(folder))
-    found = read(folder)
-    if not 0 <= number < len(found.cells):
-        raise RunError(f"{folder}: has {len(found.cells)} trainings with a record, and none of number {number}")
-    cell, asked = found.cells[number], found.run["request"]
-    request = Request(
-        found.run["experiment"], found.run["scale"], data, model or asked["model"], hub or asked["hub"],
-        () if cell.dataset == "sample" else (cell.dataset,), (), cell.seed + 1, cache_dir=cache_dir,
-    )  # fmt: skip
-    with tempfile.TemporaryDirectory() as place:
-        made = plan(request, Path(place))
-        specs = {spec.key: spec for spec in made.cells}
-        if cell.key not in specs:
-            raise RunError(
-                f"{folder}: {cell.dataset}, {cell.size}, {cell.row}, seed {cell.seed} is another cell here: data, "
-                f"weights or the protocol changed since it was recorded"
-            )
-        threads = torch.get_num_threads()
-        torch.set_num_threads(cell.result["threads"])  # sums depend on it in their last digits
-        try:
-            again = run_cell(specs[cell.key], Cache(cache_dir)).result["test"]["before"]
-        finally:
-            torch.set_num_threads(threads)
-    before = cell.result["test"]["before"]
-    lines = [f"{cell.dataset}, {cell.size}, {cell.row}, seed {cell.seed} (cell {cell.key[:12]})"]
+    threads = torch.get_num_threads()
+    torch.set_num_threads(recorded.result["threads"])
+    try:
+        metrics: Mapping[str, float] = run_cell(spec, Cache(cache_dir)).result["test"]["before"]
+    finally:
+        torch.set_num_threads(threads)
+    return metrics
+
+
+def _compared(recorded: MeasuredRun, again: Mapping[str, float]) -> tuple[bool, list[str]]:
+    before = recorded.result["test"]["before"]
+    lines = [f"{recorded.title} (run {recorded.key[:12]})"]
     lines += [f"{name:<14} recorded {before[name]:.8f}  now {again[name]:.8f}" for name in before]
     if all(before[name] == again[name] for name in before):
         lines.append("the same numbers, bit for bit")

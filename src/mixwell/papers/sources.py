@@ -1,51 +1,120 @@
 """The data of a protocol: found in a local folder or on the hub, split as the paper did, capped, and nothing copied.
 
-Which row is in which split is written to a splits file (row numbers, no texts) that the cells' data source names.
+Which row is in which split is written to a splits file (row numbers, no texts) that the runs' data source names.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mixwell.compare.spec import DataSource, chosen_test_rows
-from mixwell.errors import DataError
-from mixwell.papers.protocols import DataSet, Experiment, Located, Part
-
-if TYPE_CHECKING:
-    from mixwell.data import TextData
+from mixwell.data import TextData, load, sample_folder
+from mixwell.data.sources import SPLIT_NAMES, data_suffix
+from mixwell.data.splits import TEST_FRACTION, VALIDATION_FRACTION, KeyMaker, cut, strata
+from mixwell.metrics.tasks import SINGLE
+from mixwell.papers.experiment import Experiment
+from mixwell.papers.schema import SAMPLE, SPLITS, DataSet, SplitPart
+from mixwell.utils.errors import DataError
+from mixwell.utils.files import home
 
 # Papers that cut validation from train anew for each seed.
-NEW_CUT_A_SEED = ("amplify",)
+NEW_CUT_PER_SEED = ("amplify",)
 
 
-def locate(dataset: DataSet, root: str | Path | None, hub: bool = False) -> Located:
+@dataclass(frozen=True)
+class LocatedData:
+    """Where a data set was found; `problem` says exactly what is missing, None if nothing is.
+
+    `arguments` are those of `mixwell.data.load` that name files and columns; `validation_from_test` is a number of rows
+    to move from test to validation, as the paper did, which `load` has no argument for.
+    """
+
+    path: Path | None
+    problem: str | None
+    arguments: dict[str, Any] = field(default_factory=dict)
+    validation_from_test: int | None = None
+
+
+def locate(dataset: DataSet, root: str | Path | None, hub: bool = False) -> LocatedData:
     """Find a data set: below `root`, else on the hub where that is allowed."""
-    found = dataset.locate(root)
-    if found.problem is None or not hub or dataset.hub is None:
-        return found
-    held = dataset.splits.get("validation")
-    moved = held.rows if held is not None and held.source == "test" else None
-    return Located(None, None, {"source": dataset.hub, "label": dataset.hub_label or dataset.label}, moved)
+    local = _locate_folder(dataset, root)
+    if local.problem is None or not hub or dataset.hub is None:
+        return local
+    arguments = {"source": dataset.hub, "label": dataset.hub_label or dataset.label}
+    return LocatedData(None, None, arguments, _validation_from_test(dataset))
+
+
+def _locate_folder(dataset: DataSet, root: str | Path | None) -> LocatedData:
+    """Look for the local folder below `root`, and say what of it is missing.
+
+    Args:
+        dataset: of a protocol.
+        root: the user's folder of data sets, one folder each; None if there is none.
+    """
+    if dataset.key == SAMPLE.key:
+        return LocatedData(sample_folder(), None, {"source": str(sample_folder()), "label": "label"})
+    instead = f", or add --hub to load {dataset.hub} from the hub" if dataset.hub else ""
+    more = f" ({dataset.available})" if dataset.available else ""
+    if dataset.folder is None or root is None:
+        where = f"a folder named {dataset.folder}" if dataset.folder else "a local folder"
+        return LocatedData(None, f"{dataset.title}: needs {where} below --data{instead}{more}")
+    path = home(root) / dataset.folder
+    if not path.is_dir():
+        return LocatedData(None, f"{dataset.title}: there is no folder {path}; put it there{instead}{more}")
+    files = _split_files(path)
+    needed = {part.source for part in dataset.splits.values()} or {"train"}
+    missing = [split for split in SPLITS if split in needed and split not in files]
+    if missing:
+        has = ", ".join(file.name for file in files.values()) or "no data file"
+        words = f"{dataset.title}: {path} has {has}; add {', '.join(missing)} (CSV, JSON lines or Parquet)"
+        return LocatedData(path, f"{words}{instead}{more}")
+    arguments: dict[str, Any] = {"source": str(files["train"]), "label": dataset.label}
+    for split in ("validation", "test"):
+        part = dataset.splits.get(split, SplitPart("train"))
+        # Parts of train, and validation rows out of test, are cut when the data are prepared.
+        if part.source != "train" and (split, part.source) != ("validation", "test"):
+            arguments[split] = str(files[part.source])
+    return LocatedData(path, None, arguments, _validation_from_test(dataset))
+
+
+def _validation_from_test(dataset: DataSet) -> int | None:
+    """How many rows of test become validation; None if validation comes from elsewhere."""
+    part = dataset.splits.get("validation")
+    return part.rows if part is not None and part.source == "test" else None
+
+
+def _split_files(folder: Path) -> dict[str, Path]:
+    """The data files of a folder by split."""
+    files: dict[str, Path] = {}
+    for file in sorted(folder.iterdir()):
+        suffix = data_suffix(file)
+        if suffix and file.is_file() and not file.name.startswith("."):
+            stem = file.name.casefold().removesuffix(".gz").removesuffix(suffix)
+            split = SPLIT_NAMES.get(stem)
+            if split is not None:
+                files.setdefault(split, file)
+    return files
 
 
 def split_seed(experiment: Experiment, dataset: DataSet, seed: int) -> int:
     """The seed of the cut: the run's where the paper cuts anew for each seed, else 0."""
     cut = any(name != "train" and part.source == "train" for name, part in dataset.splits.items())
-    return seed if cut and experiment.paper.key in NEW_CUT_A_SEED else 0
+    return seed if cut and experiment.paper.key in NEW_CUT_PER_SEED else 0
 
 
 def prepare(
     dataset: DataSet,
-    located: Located,
+    located: LocatedData,
     *,
     seed: int,
     validation_rows: int | None,
     test_rows: int | None,
     folder: Path,
 ) -> DataSource:
-    """Split a data set as its protocol says and return a data source for its cells.
+    """Split a data set as its protocol says and return a data source for its runs.
 
     Args:
         dataset: of the protocol.
@@ -58,11 +127,9 @@ def prepare(
     Raises:
         DataError: the data cannot be used.
     """
-    from mixwell import data as texts
-
     files = dict(located.arguments)
     source = files.pop("source")
-    loaded = texts.load(source, **files)
+    loaded = load(source, **files)
     tables = dict(loaded.splits) if not dataset.splits else _split(loaded, dataset, located, seed)
     if located.validation_from_test is not None:
         whole = tables["test"].num_rows
@@ -80,7 +147,7 @@ def prepare(
     return DataSource(source, **files, splits_file=str(path)).resolved()
 
 
-def _split(loaded: TextData, dataset: DataSet, located: Located, seed: int) -> dict[str, Any]:
+def _split(loaded: TextData, dataset: DataSet, located: LocatedData, seed: int) -> dict[str, Any]:
     """Train, validation and test of a protocol out of the splits of the source.
 
     `load` fills what the source lacks from train; the rows' ids say where they really are from.
@@ -88,21 +155,18 @@ def _split(loaded: TextData, dataset: DataSet, located: Located, seed: int) -> d
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    from mixwell.data.splits import TEST_FRACTION, VALIDATION_FRACTION
-
     whole = pa.concat_tables(loaded.splits.values())
-    found = {name: whole.filter(pc.starts_with(whole["row_id"], f"{name}:")) for name in loaded.splits}
-    found = {name: _in_order(table) for name, table in found.items()}
+    original = {name: _in_order(whole.filter(pc.starts_with(whole["row_id"], f"{name}:"))) for name in loaded.splits}
     defaults = {"test": TEST_FRACTION, "validation": VALIDATION_FRACTION}
-    tables: dict[str, Any] = {"train": found["train"]}
+    tables: dict[str, Any] = {"train": original["train"]}
     shares: dict[str, float] = {}
     for name, default in defaults.items():
-        part = dataset.splits.get(name, Part("train"))
+        part = dataset.splits.get(name, SplitPart("train"))
         if part.source == "train":
             shares[name] = part.share or default
         elif (name, part.source) != ("validation", "test"):
             # Local files are read under the name of the split they stand for; the hub has its own names.
-            tables[name] = found[name if located.path is not None else part.source]
+            tables[name] = original[name if located.path is not None else part.source]
             if not tables[name].num_rows:
                 raise DataError(f"{dataset.title}: {loaded.source} has no {part.source} rows with labels; bring them")
     if shares:
@@ -112,13 +176,11 @@ def _split(loaded: TextData, dataset: DataSet, located: Located, seed: int) -> d
 
 def _cut(task: str, train: Any, shares: dict[str, float], seed: int) -> dict[str, Any]:
     """Cut shares from train by label, as `mixwell.data.load` does."""
-    from mixwell.data.splits import KeyMaker, cut, strata
-
     maker = KeyMaker()
     pairs = train["text_pair"].to_pylist() if "text_pair" in train.column_names else [None] * train.num_rows
     for text, pair in zip(train["text"].to_pylist(), pairs):
         maker.add(text, pair)
-    rows = cut(maker.finish(), strata(task, train["label"]), shares, seed, each=task == "single_label")
+    rows = cut(maker.finish(), strata(task, train["label"]), shares, seed, every_stratum=task == SINGLE)
     return {name: train.take(chosen) for name, chosen in rows.items()}
 
 

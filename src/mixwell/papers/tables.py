@@ -16,29 +16,42 @@ from typing import Any
 
 import numpy as np
 
-from mixwell.errors import OptionError
-from mixwell.papers.claims import Judge, Place
-from mixwell.papers.measured import Cell, Measured
-from mixwell.papers.pairs import AFTER, FAILS, HOLDS, LAST, TIMES, Pair, Pairs, decide, direction
-from mixwell.papers.protocols import Experiment, Number, Row, get
+from mixwell.papers.claims import Judge
+from mixwell.papers.differences import (
+    AFTER,
+    FAILS,
+    HOLDS,
+    LAST,
+    TIMES,
+    PairedDifference,
+    PairedDifferences,
+    Place,
+    decide,
+    direction,
+)
+from mixwell.papers.experiment import Experiment
+from mixwell.papers.measured import MeasuredRun, Results
+from mixwell.papers.protocols import get
+from mixwell.papers.schema import DataSet, PublishedNumber, TableRow
+from mixwell.utils.errors import OptionError
 
 FORMAT = "mixwell paper table 1"
 
 
-def build(measured: Measured, level: float = 0.95) -> dict[str, Any]:
+def build(results: Results, level: float = 0.95) -> dict[str, Any]:
     """Make the tables of a run.
 
     Args:
-        measured: its records.
+        results: what was measured.
         level: of the intervals.
     """
     check_level(level)
-    run = measured.run
+    run = results.run_json
     experiment = get(run["experiment"])
-    pairs = Pairs(measured, experiment, level)
-    judge = Judge(measured, experiment, pairs)
-    orders = [judge.order(*place) for place in pairs.groups]
-    chosen = sorted({str(cell.identity["settings"]["best_metric"]) for cell in measured.cells})
+    differences = PairedDifferences(results, experiment, level)
+    judge = Judge(results, experiment, differences)
+    orders = [judge.order(*place) for place in differences.groups]
+    chosen = sorted({str(measured.identity["settings"]["best_metric"]) for measured in results.runs})
     words = f"The best epoch is chosen on validation (by {' or '.join(chosen)}), never on test."
     return {
         "format": FORMAT,
@@ -54,14 +67,14 @@ def build(measured: Measured, level: float = 0.95) -> dict[str, Any]:
         "best_epoch": words,
         "spread": experiment.spread_kind,
         "unstated": {name: experiment.training[name] for name in experiment.unstated},
-        "plain": pairs.plain,
-        "cells": [_plain(entry) for entry in _Cells(experiment, pairs, judge).all()],
+        "plain": differences.plain,
+        "cells": [_plain(entry) for entry in _TableEntries(experiment, differences, judge).all()],
         "orders": [_plain(order) for order in orders if order is not None],
         "claims": [_plain(judge.claim(claim)) for claim in experiment.claims],
-        "audit": [_plain(entry) for entry in audit(experiment, pairs)],
-        "trained": len(measured.cells),
-        "missing": measured.missing,
-        "failed": [{"what": what, "why": why} for what, why in measured.failed],
+        "audit": [_plain(entry) for entry in audit(experiment, differences)],
+        "trained": len(results.runs),
+        "missing": results.missing,
+        "failed": [{"what": what, "why": why} for what, why in results.failed],
         "not_run": list(run["not_run"]),
         "cut": list(run["cut"]),
         "notes": [*run["notes"], *experiment.notes, *experiment.paper.notes],
@@ -77,31 +90,31 @@ def check_level(level: float) -> None:
 def _plain(value: Any) -> Any:
     """Values for JSON: seven digits, and None for what is no number."""
     if isinstance(value, dict):
-        return {key: _plain(each) for key, each in value.items()}
+        return {key: _plain(inner) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(each) for each in value]
+        return [_plain(inner) for inner in value]
     if isinstance(value, (float, np.floating)):
         return float(f"{value:.7g}") if math.isfinite(value) else None
     return value
 
 
-class _Cells:
+class _TableEntries:
     """The entries of a table."""
 
-    def __init__(self, experiment: Experiment, pairs: Pairs, judge: Judge) -> None:
-        self.experiment, self.pairs, self.judge = experiment, pairs, judge
+    def __init__(self, experiment: Experiment, differences: PairedDifferences, judge: Judge) -> None:
+        self.experiment, self.differences, self.judge = experiment, differences, judge
         self.numbers = {(n.row, n.dataset, n.size, n.metric): n for n in experiment.published}
 
     def all(self) -> Iterator[dict[str, Any]]:
         """All entries, place by place."""
-        for place in self.pairs.groups:
+        for place in self.differences.groups:
             for metric in self.metrics(place):
                 yield from self.column(place, metric)
         yield from self.means()
 
     def metrics(self, place: Place) -> list[str]:
         """The metrics of a place: those of the protocol, then loss and time."""
-        first = next(iter(next(iter(self.pairs.groups[place].values())).values()))
+        first = next(iter(next(iter(self.differences.groups[place].values())).values()))
         more = ["train_loss"] if self.experiment.curve == "train_loss" else []
         if any(number.metric == "seconds_saved" for number in self.experiment.published):
             more.append("seconds_saved")
@@ -109,19 +122,19 @@ class _Cells:
             f"{name}{AFTER}" for name in ("nll", "ece") if name in first.metrics and first.result["test"].get("after")
         ]
         # Last epochs can be compared if all trainings went to the end; older packs do not have their losses.
-        cells = [cell for seeds in self.pairs.groups[place].values() for cell in seeds.values()]
-        whole = all(each.result.get("last") is not None and not each.result["stopped_early"] for each in cells)
+        runs = [run for seeds in self.differences.groups[place].values() for run in seeds.values()]
+        whole = all(run.result.get("last") is not None and not run.result["stopped_early"] for run in runs)
         return [*first.metrics, *warm, *([LAST] if whole else []), *more, "time_ratio"]
 
     def column(self, place: Place, metric: str) -> Iterator[dict[str, Any]]:
         """One metric of all rows in a place, derived rows included."""
-        rows, plain = self.pairs.groups[place], self.pairs.plain
-        made: dict[str, dict[str, Any]] = {}
-        compared: list[tuple[dict[str, Any], Pair]] = []
+        rows, plain = self.differences.groups[place], self.differences.plain
+        entries: dict[str, dict[str, Any]] = {}
+        compared: list[tuple[dict[str, Any], PairedDifference]] = []
         for row in self.experiment.rows:
             entry = self.entry(row, place, metric)
             if row.derived is not None:
-                derived = self.derived(row, place, metric, made)
+                derived = self.derived(row, place, metric, entries)
                 if derived is None:
                     continue
                 entry |= {"mean": derived, "derived": row.derived}
@@ -138,14 +151,14 @@ class _Cells:
                     "seeds": len(values),
                 }
                 if plain in rows and row.label != plain and metric not in TIMES:
-                    found = self.pairs.of(row.label, plain, place, metric)
-                    if found is not None:
-                        compared.append((entry, found))
-            made[row.label] = entry
-        _judge(compared, direction(metric), self.pairs.level)
-        yield from made.values()
+                    difference = self.differences.of(row.label, plain, place, metric)
+                    if difference is not None:
+                        compared.append((entry, difference))
+            entries[row.label] = entry
+        _judge(compared, direction(metric), self.differences.level)
+        yield from entries.values()
 
-    def entry(self, row: Row, place: Place, metric: str) -> dict[str, Any]:
+    def entry(self, row: TableRow, place: Place, metric: str) -> dict[str, Any]:
         """An entry with its published number."""
         beside = self.judge.beside.get(place)
         number = None if beside is None else self.published(row.label, place[0], beside, metric)
@@ -158,115 +171,126 @@ class _Cells:
             "mean": None, "sd": None, "seeds": 0, "difference": None,
         }  # fmt: skip
 
-    def published(self, row: str, dataset: str, size: str, metric: str) -> Number | None:
-        """The number a paper prints; ratios are made of its minutes an epoch."""
+    def published(self, row: str, dataset: str, size: str, metric: str) -> PublishedNumber | None:
+        """The number a paper prints; ratios are made of its minutes per epoch."""
         if metric != "time_ratio":
             return self.numbers.get((row, dataset, size, metric))
         timed = {n.row: n for n in self.experiment.published if (n.dataset, n.metric) == (dataset, "minutes_per_epoch")}
-        if row not in timed or self.pairs.plain not in timed:
+        if row not in timed or self.differences.plain not in timed:
             return None
-        ratio = timed[row].value / timed[self.pairs.plain].value
-        return Number(row, dataset, size, metric, ratio, None, f"{ratio:.1f}")
+        ratio = timed[row].value / timed[self.differences.plain].value
+        return PublishedNumber(row, dataset, size, metric, ratio, None, f"{ratio:.1f}")
 
     def values(self, row: str, place: Place, metric: str) -> list[float]:
         """A number for each seed: ratios are to plain training, seconds saved are those of AMPLIFY."""
-        rows, plain = self.pairs.groups[place], self.pairs.plain
+        rows, plain = self.differences.groups[place], self.differences.plain
         mine = rows[row]
         if metric == "time_ratio":
             base = rows.get(plain or "", {})
-            return [
-                each.minutes_per_epoch / base[seed].minutes_per_epoch for seed, each in mine.items() if seed in base
-            ]
+            return [run.minutes_per_epoch / base[seed].minutes_per_epoch for seed, run in mine.items() if seed in base]
         if metric == "seconds_saved":
-            base = next((rows[each.label] for each in self.experiment.rows if each.method == "amplify"
-                         and each.label in rows), {})  # fmt: skip
-            return [self.pairs.value(each, metric) - self.pairs.value(base[seed], metric)
-                    for seed, each in mine.items() if seed in base]  # fmt: skip
-        return [self.pairs.value(each, metric) for each in mine.values()]
+            labels = [other.label for other in self.experiment.rows if other.method == "amplify"]
+            base = next((rows[label] for label in labels if label in rows), {})
+            value = self.differences.value
+            return [value(run, metric) - value(base[seed], metric) for seed, run in mine.items() if seed in base]
+        return [self.differences.value(run, metric) for run in mine.values()]
 
-    def derived(self, row: Row, place: Place, metric: str, made: dict[str, dict[str, Any]]) -> float | None:
+    def derived(self, row: TableRow, place: Place, metric: str, entries: dict[str, dict[str, Any]]) -> float | None:
         """A row that is computed: the mean of the rows above it, or the share of the most frequent class."""
         if row.derived is not None and row.derived.startswith("mean over"):
-            labels = [each.label for each in self.experiment.rows if each.derived is None and not each.ours]
-            if metric in TIMES or not all(label in made for label in labels):
+            labels = [other.label for other in self.experiment.rows if other.derived is None and not other.ours]
+            if metric in TIMES or not all(label in entries for label in labels):
                 return None
-            return float(np.mean([made[label]["mean"] for label in labels]))
+            return float(np.mean([entries[label]["mean"] for label in labels]))
         if metric != "accuracy":
             return None
-        cell: Cell = next(iter(next(iter(self.pairs.groups[place].values())).values()))
-        return float(np.bincount(cell.outputs.labels).max() / len(cell.outputs.labels)) * self.pairs.factor(metric)
+        run: MeasuredRun = next(iter(next(iter(self.differences.groups[place].values())).values()))
+        classes = run.outputs.labels
+        return float(np.bincount(classes).max() / len(classes)) * self.differences.factor(metric)
 
     def means(self) -> Iterator[dict[str, Any]]:
         """The column that is a mean over data sets."""
-        derived = next((each for each in self.experiment.datasets if each.derived is not None), None)
-        sizes = dict.fromkeys(size for _, size in self.pairs.groups)
-        for size in sizes if derived is not None else ():
-            assert derived is not None
-            places = [place for place in self.pairs.groups if place[1] == size]
-            whole = len(self.experiment.averaged)
-            part = f" ({len(places)} of {whole} data sets)" if len(places) < whole else ""
+        derived = next((data for data in self.experiment.datasets if data.derived is not None), None)
+        if derived is None:
+            return
+        for size in dict.fromkeys(size for _, size in self.differences.groups):
+            places = [place for place in self.differences.groups if place[1] == size]
             entries: list[dict[str, Any]] = []
-            compared: list[tuple[dict[str, Any], Pair]] = []
+            compared: list[tuple[dict[str, Any], PairedDifference]] = []
             for row in self.experiment.rows:
-                if not all(row.label in self.pairs.groups[place] for place in places):
+                if not all(row.label in self.differences.groups[place] for place in places):
                     continue
-                beside = self.judge.beside[places[0]]
-                number = None if beside is None else self.numbers.get((row.label, derived.key, beside, derived.metric))
-                values = [np.mean(self.values(row.label, place, derived.metric)) for place in places]
-                found = None
-                if self.pairs.plain is not None and row.label != self.pairs.plain:
-                    each = [self.pairs.of(row.label, self.pairs.plain, place, derived.metric) for place in places]
-                    found = self.pairs.mean(each, places)
-                entry = self.entry(row, (derived.key, size), derived.metric)
-                entry |= {
-                    "beside": beside,
-                    "published": None if number is None else number.printed,
-                    "published_value": None if number is None else number.value,
-                    "mean": float(np.mean(values)),
-                    "seeds": min(len(self.pairs.groups[place][row.label]) for place in places),
-                    "derived": f"mean over {', '.join(place[0] for place in places)}{part}",
-                }
+                entry = self.mean_entry(row, derived, size, places)
                 entries.append(entry)
-                if found is not None:
-                    compared.append((entry, found))
-            _judge(compared, direction(derived.metric), self.pairs.level)
+                difference = self.mean_difference(row.label, derived.metric, places)
+                if difference is not None:
+                    compared.append((entry, difference))
+            _judge(compared, direction(derived.metric), self.differences.level)
             yield from entries
 
+    def mean_entry(self, row: TableRow, derived: DataSet, size: str, places: Sequence[Place]) -> dict[str, Any]:
+        """The mean of one row over data sets."""
+        whole = len(self.experiment.averaged)
+        part = f" ({len(places)} of {whole} data sets)" if len(places) < whole else ""
+        beside = self.judge.beside[places[0]]
+        number = None if beside is None else self.numbers.get((row.label, derived.key, beside, derived.metric))
+        values = [np.mean(self.values(row.label, place, derived.metric)) for place in places]
+        return self.entry(row, (derived.key, size), derived.metric) | {
+            "beside": beside,
+            "published": None if number is None else number.printed,
+            "published_value": None if number is None else number.value,
+            "mean": float(np.mean(values)),
+            "seeds": min(len(self.differences.groups[place][row.label]) for place in places),
+            "derived": f"mean over {', '.join(place[0] for place in places)}{part}",
+        }
 
-def _judge(compared: Sequence[tuple[dict[str, Any], Pair]], sign: int, level: float) -> None:
+    def mean_difference(self, label: str, metric: str, places: Sequence[Place]) -> PairedDifference | None:
+        """The mean difference of a row to plain training; None for plain training itself."""
+        plain = self.differences.plain
+        if plain is None or label == plain:
+            return None
+        return self.differences.mean([self.differences.of(label, plain, place, metric) for place in places], places)
+
+
+def _judge(compared: Sequence[tuple[dict[str, Any], PairedDifference]], sign: int, level: float) -> None:
     """Write the differences of rows to plain training into their entries, the verdicts adjusted over the rows."""
     words = {HOLDS: "better", FAILS: "worse"}
     for (entry, pair), verdict in zip(compared, decide([pair for _, pair in compared], sign, level)):
         entry["difference"] = {**pair.to_dict(), "verdict": words.get(verdict, verdict)}
 
 
-def audit(experiment: Experiment, pairs: Pairs) -> list[dict[str, Any]]:
+def audit(experiment: Experiment, differences: PairedDifferences) -> list[dict[str, Any]]:
     """What the published mistake costs each baseline, in each metric, and the mean over data.
 
     A cost is above 0 where the faulty row is worse: less accuracy, more loss. Verdicts are adjusted over the baselines
     of a data set and metric.
     """
     entries: list[dict[str, Any]] = []
-    families: dict[tuple[str, str, str], list[tuple[dict[str, Any], Pair]]] = {}
+    families: dict[tuple[str, str, str], list[tuple[dict[str, Any], PairedDifference]]] = {}
     for row in experiment.rows:
         if row.fault is None:
             continue
-        right = next(each for each in experiment.rows if each.fault is None
-                     and (each.method, each.options, each.blocks) == (row.method, row.options, row.blocks))  # fmt: skip
-        sizes = list(dict.fromkeys(size for _, size in pairs.groups))
+        right = _correct_row(experiment, row)
+        sizes = list(dict.fromkeys(size for _, size in differences.groups))
         for metric, size in itertools.product(("accuracy", *experiment.metrics), sizes):
             order = (right.label, row.label) if direction(metric) > 0 else (row.label, right.label)
-            places = [place for place in pairs.groups if place[1] == size]
-            found = {place: pair for place in places if (pair := pairs.of(*order, place, metric)) is not None}
-            named = {place[0]: pair for place, pair in found.items()}
-            if len(found) > 1 and (whole := pairs.mean(list(found.values()), list(found))) is not None:
-                named[f"mean of {len(found)}"] = whole
+            places = [place for place in differences.groups if place[1] == size]
+            pairs = {place: pair for place in places if (pair := differences.of(*order, place, metric)) is not None}
+            named = {place[0]: pair for place, pair in pairs.items()}
+            if len(pairs) > 1 and (whole := differences.mean(list(pairs.values()), list(pairs))) is not None:
+                named[f"mean of {len(pairs)}"] = whole
             for dataset, pair in named.items():
                 entry = {"row": right.label, "dataset": dataset, "size": size, "metric": metric, "cost": pair.to_dict()}
                 entries.append(entry)
                 families.setdefault((dataset, size, metric), []).append((entry, pair))
     words = {HOLDS: "costs", FAILS: "helps"}
     for family in families.values():
-        for (entry, _), verdict in zip(family, decide([pair for _, pair in family], 1, pairs.level)):
+        for (entry, _), verdict in zip(family, decide([pair for _, pair in family], 1, differences.level)):
             entry["verdict"] = words.get(verdict, verdict)
     return entries
+
+
+def _correct_row(experiment: Experiment, faulty: TableRow) -> TableRow:
+    """The row that differs from a faulty one in the fault alone."""
+    wanted = (faulty.method, faulty.options, faulty.blocks)
+    return next(row for row in experiment.rows if row.fault is None and (row.method, row.options, row.blocks) == wanted)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from mixwell.files import atomic_folder
+from mixwell.data import cache_folder, sample_folder
+from mixwell.utils.files import atomic_folder
 
 BLOCKS, HEADS, WIDTH, POSITIONS = 3, 2, 32, 64
 # [unused0] stands at 1 as in BERT's own vocabularies.
@@ -18,8 +19,6 @@ def tiny_folder(cache_dir: str | None = None) -> Path:
     Args:
         cache_dir: see `mixwell.data.cache_folder`.
     """
-    from mixwell.data import cache_folder
-
     folder = cache_folder(cache_dir) / "papers" / "tiny-1"
     if not (folder / "config.json").is_file():
         with atomic_folder(folder) as place:
@@ -34,8 +33,6 @@ def _build(folder: Path) -> None:
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
     from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
-    from mixwell.data import sample_folder
-
     normalise, split = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
     counts: Counter[str] = Counter()
     with open(sample_folder() / "train.csv", encoding="utf-8", newline="") as stream:
@@ -44,7 +41,7 @@ def _build(folder: Path) -> None:
     letters = sorted({letter for word in counts for letter in word})
     words = sorted(word for word, count in counts.items() if count > 1 and len(word) > 1)
     tokens = [*SPECIAL, *letters, *(f"##{letter}" for letter in letters), *words]
-    inner = Tokenizer(models.WordPiece({token: at for at, token in enumerate(tokens)}, unk_token="[UNK]"))
+    inner = Tokenizer(models.WordPiece({token: number for number, token in enumerate(tokens)}, unk_token="[UNK]"))
     inner.normalizer, inner.pre_tokenizer = normalise, split
     ends = [(name, SPECIAL.index(name)) for name in ("[SEP]", "[CLS]")]
     inner.post_processor = processors.BertProcessing(*ends)

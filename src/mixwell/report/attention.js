@@ -294,7 +294,7 @@
   const ABOUT = {
     lines: "Each line joins a word that is being read (left) to a word it looks at (right); the darker and wider, the more attention it pays. All pictures share one scale. Point at a word on the left, or choose it, to see its lines alone.",
     word: "How the chosen word spreads its attention over all words; its numbers sum to 1. Choose another word by mouse, in the list above, or with the arrow keys.",
-    neurons: "Why the chosen word looks where it does: its query vector q meets the key vector k of every word. Neuron by neuron they are multiplied; the sum, scaled, is the score; the softmax makes weights of the scores. Blue is positive, orange negative, stronger is larger.",
+    neurons: "Why the chosen word looks where it does: its query vector q is compared with the key vector k of every word. Neuron by neuron they are multiplied; the sum, scaled, is the score; the softmax makes weights of the scores. Blue is positive, orange negative, stronger is larger.",
     graph: "Words as a circle, attention as arrows from the word that reads to the word it looks at, wider for more. Arrows of the chosen word are coloured; a dot is larger the more attention its word receives. Attention of a word to itself is not drawn.",
   };
   const CHANGE = {
@@ -318,7 +318,7 @@
     return card;
   }
   let focus = null;
-  function render(said = true) {
+  function render(announce = true) {
     const methods = shownMethods(), views = methods.map(viewOf), wide = state.view === "neurons";
     panels.className = `panels${wide ? " wide" : ""}`;
     const active = document.activeElement;
@@ -369,8 +369,8 @@
     byId("pair").replaceChildren(state.view === "neurons" ? pairTable(methods) : "");
     if (onToken) panels.querySelector(`[data-method="${CSS.escape(focus)}"] .token[data-word="${state.word}"]`)?.focus();
     marks();
-    if (said) {
-      byId("said").textContent = `Block ${state.block}, head ${state.head}: ` + methods.filter((name) => name !== "none")
+    if (announce) {
+      byId("status").textContent = `Block ${state.block}, head ${state.head}: ` + methods.filter((name) => name !== "none")
         .map((name) => `${name} moves ${percent(viewOf(name).moved[state.block][state.head])}`).join(", ");
     }
     history.replaceState(null, "", `#${["view", "block", "head", "lam", "word"].map((name) => `${name}=${state[name]}`).join("&")}`);
@@ -429,15 +429,15 @@
     render();
   };
   function fromAddress() {
-    const asked = new URLSearchParams(location.hash.slice(1)), whole = (name, most) => {
-      const value = Number(asked.get(name));
-      return asked.has(name) && Number.isInteger(value) && value >= 0 && value < most ? value : state[name];
+    const address = new URLSearchParams(location.hash.slice(1)), whole = (name, most) => {
+      const value = Number(address.get(name));
+      return address.has(name) && Number.isInteger(value) && value >= 0 && value < most ? value : state[name];
     };
-    if (document.querySelector(`input[name=view][value="${CSS.escape(asked.get("view") ?? "")}"]`)) state.view = asked.get("view");
+    if (document.querySelector(`input[name=view][value="${CSS.escape(address.get("view") ?? "")}"]`)) state.view = address.get("view");
     state.block = whole("block", data.heads.length);
     state.head = whole("head", data.heads[state.block]);
     state.word = whole("word", count);
-    if (data.lams.includes(asked.get("lam"))) state.lam = asked.get("lam");
+    if (data.lams.includes(address.get("lam"))) state.lam = address.get("lam");
   }
   for (const name of ["block", "head", "word", "key"]) {
     byId(name).addEventListener("change", (event) => change({ [name]: Number(event.target.value), fixed: name === "word" || state.fixed }));

@@ -2,7 +2,7 @@
 (() => {
   const choices = ["data", "sample"].map((name) => [name, document.getElementById(`choose-${name}`)]);
   const method = document.getElementById("choose-method");
-  const said = document.getElementById("said");
+  const status = document.getElementById("status");
 
   function filter() {
     const wanted = choices.filter(([, select]) => select && select.value !== "").map(([name, select]) => [name, select.value]);
@@ -13,20 +13,20 @@
     }
     const none = document.getElementById("none-match");
     if (none) none.hidden = count > 0;
-    said.textContent = `${count} comparison${count === 1 ? "" : "s"} shown`;
+    status.textContent = `${count} comparison${count === 1 ? "" : "s"} shown`;
   }
   for (const [, select] of choices) if (select) select.addEventListener("change", filter);
 
-  function look() {
+  function showMethod() {
     for (const group of document.querySelectorAll("article")) {
       const parts = [...group.querySelectorAll("[data-method]")];
-      const there = parts.some((each) => each.dataset.method === method.value);
-      for (const each of parts) each.hidden = there ? each.dataset.method !== method.value : !("first" in each.dataset);
+      const trained = parts.some((part) => part.dataset.method === method.value);
+      for (const part of parts) part.hidden = trained ? part.dataset.method !== method.value : !("first" in part.dataset);
     }
   }
   if (method) {
-    method.addEventListener("change", look);
-    look();
+    method.addEventListener("change", showMethod);
+    showMethod();
   }
 
   // One of several pictures: the forest plots of the metrics.

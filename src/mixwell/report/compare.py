@@ -8,14 +8,15 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
-from mixwell.compare import export
+from mixwell.compare import tables
 from mixwell.compare.records import Record
 from mixwell.compare.spec import BASELINE, canonical
-from mixwell.compare.statistics import BETTER, CALIBRATION, PRIMARY, WORSE, metric_info
+from mixwell.compare.stats.bootstrap import metric_info
+from mixwell.compare.stats.verdicts import BETTER, CALIBRATION, PRIMARY, WORSE
 from mixwell.compare.summary import TEMPERATURE, Column, Group, Summary
-from mixwell.report import charts, story, svg
-from mixwell.report.look import loss_views, method_view
+from mixwell.report import charts, details, svg
 from mixwell.report.page import render
+from mixwell.report.views import loss_views, method_view
 
 TEMPLATE = "compare.html.j2"
 _SHORT = {"nll": "NLL", "nll_after": "NLL after T", "ece": "ECE", "ece_after": "ECE after T"}
@@ -23,7 +24,7 @@ _SETTINGS_FIRST = ("epochs", "batch_size", "learning_rate", "max_length", "patie
 
 
 @dataclass(frozen=True)
-class Cell:
+class BoardCell:
     """A cell of the leaderboard: what is shown, and the number it is sorted by."""
 
     text: str
@@ -32,7 +33,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Head:
+class BoardHead:
     """The head of a column: whether it holds numbers, and whether low ones come first when it is sorted."""
 
     name: str
@@ -54,7 +55,7 @@ def page(summary: Summary, *, title: str = "Comparison", texts: bool = True) -> 
 def prepare(summary: Summary, *, title: str = "Comparison", texts: bool = True) -> dict[str, Any]:
     """What the template shows, as plain values."""
     names = _method_names(summary)
-    numbers = {name: at for at, name in enumerate(names)}
+    numbers = {name: number for number, name in enumerate(names)}
     groups = [_group(group, numbers, texts) for group in summary.groups]
     return {
         "title": title,
@@ -67,7 +68,7 @@ def prepare(summary: Summary, *, title: str = "Comparison", texts: bool = True) 
         "samples": _unique(group["sample"] for group in groups),
         "methods": names,
         "focus": next((name for group in groups for name in group["order"] if name != BASELINE), BASELINE),
-        "legend": [{"name": name, "key": svg.key(at)} for name, at in numbers.items()],
+        "legend": [{"name": name, "key": svg.key(number)} for name, number in numbers.items()],
         "commands": list(summary.commands),
         "versions": _versions(summary),
     }
@@ -79,8 +80,8 @@ def _unique(values: Any) -> list[str]:
 
 def _method_names(summary: Summary) -> list[str]:
     """All trained methods, plain training first: the order gives the colours, the same in all charts."""
-    found = _unique(name for group in summary.groups if group.comparison for name in group.comparison.methods)
-    return sorted(found, key=lambda name: name != BASELINE)
+    names = _unique(name for group in summary.groups if group.comparison for name in group.comparison.methods)
+    return sorted(names, key=lambda name: name != BASELINE)
 
 
 def _verdict(summary: Summary) -> str:
@@ -94,9 +95,10 @@ def _verdict(summary: Summary) -> str:
         rows = [group.row(name, metric) for name in group.methods if name not in (BASELINE, TEMPERATURE)]
         won += [group.title] * any(row and row.difference and row.difference.verdict == BETTER for row in rows)
     if not won:
-        return f"In none of the {len(ready)} comparisons is any method shown to beat plain training."
-    words = f"In {len(won)} of {len(ready)} comparisons some method is shown to beat plain training: {'; '.join(won)}."
-    return f"{words} Each comparison was judged by itself: of many, some win by chance."
+        return f"In none of the {len(ready)} comparisons is any method significantly better than plain training."
+    words = f"In {len(won)} of {len(ready)} comparisons a method is significantly better than plain training: "
+    words += f"{'; '.join(won)}."
+    return f"{words} Each comparison was judged separately: of many, some win by chance."
 
 
 # --- the leaderboard --------------------------------------------------------------------------------------------------
@@ -106,23 +108,23 @@ def _board(summary: Summary) -> dict[str, Any]:
     """All candidates of all comparisons in one table; a comparison without a metric leaves its cell empty."""
     ready = [group for group in summary.groups if group.comparison is not None]
     columns = list({column.metric: column for group in ready for column in group.columns}.values())
-    places = [Head("data", number=False), Head("training rows", low=True)]
-    heads = [Head("method", number=False), *(places if len(summary.groups) > 1 else [])]
+    places = [BoardHead("data", number=False), BoardHead("training rows", low=True)]
+    heads = [BoardHead("method", number=False), *(places if len(summary.groups) > 1 else [])]
     changes = [
-        Head("difference"),
-        Head("verdict", number=False),
+        BoardHead("difference"),
+        BoardHead("verdict", number=False),
     ]
     for column in columns:
         low = column.metric == "seconds_per_step" or not metric_info(column.metric).higher_is_better
-        heads.append(Head(f"{column.title} %" if column.percent else column.title, low=low))
+        heads.append(BoardHead(f"{column.title} %" if column.percent else column.title, low=low))
         if column is columns[0]:
             heads += changes
-    heads.append(Head("seeds"))
+    heads.append(BoardHead("seeds"))
     named = Counter((group.spec.name, group.spec.sample.title) for group in ready)
     mixed = len({group.columns[0].metric for group in ready}) > 1
     rows = []
     for group in ready:
-        # What tells it from others of the same data and sample: model, settings.
+        # What distinguishes it from others of the same data and sample: model, settings.
         unique = named[group.spec.name, group.spec.sample.title] == 1
         place = (group.spec.name if unique else group.title) if len(summary.groups) > 1 else ""
         rows += [_board_row(group, method, columns, place=place, mixed=mixed) for method in group.methods]
@@ -137,25 +139,25 @@ def _board_row(group: Group, method: str, columns: list[Column], *, place: str, 
     difference = first.difference if method != TEMPERATURE else None
     verdict = {BASELINE: "baseline", TEMPERATURE: "same decisions"}.get(method, "")
     verdict = difference.verdict if difference else verdict
-    cells = [Cell(method, kind="t")]
+    cells = [BoardCell(method, kind="t")]
     if place:
-        cells += [Cell(place, kind="t"), Cell(f"{few:,}" if few == many else f"{few:,}-{many:,}", str(many))]
+        cells += [BoardCell(place, kind="t"), BoardCell(f"{few:,}" if few == many else f"{few:,}-{many:,}", str(many))]
     unit = f" {main.title}" if mixed and difference else ""
     changes = [
-        Cell(export.change(difference, main) + unit, _value(difference.mean if difference else math.nan)),
-        Cell(verdict, kind=f"t {verdict}" if verdict in (BETTER, WORSE) else "t"),
+        BoardCell(tables.change(difference, main) + unit, _value(difference.mean if difference else math.nan)),
+        BoardCell(verdict, kind=f"t {verdict}" if verdict in (BETTER, WORSE) else "t"),
     ]
     for column in columns:
         if len(columns) > 1 and column is columns[1]:
             cells += changes
         row = group.row(method, column.metric)
         if row is None:
-            cells.append(Cell(""))
+            cells.append(BoardCell(""))
             continue
-        spread = f" ± {export.figure(row.sd, column)}" if column is main and math.isfinite(row.sd) else ""
+        spread = f" ± {tables.figure(row.sd, column)}" if column is main and math.isfinite(row.sd) else ""
         kind = row.difference.verdict if row.difference and row.difference.verdict in (BETTER, WORSE) else ""
-        cells.append(Cell(export.figure(row.mean, column) + spread, _value(row.mean), kind))
-    cells += [*(changes if len(columns) == 1 else []), Cell(str(first.seeds), str(first.seeds))]
+        cells.append(BoardCell(tables.figure(row.mean, column) + spread, _value(row.mean), kind))
+    cells += [*(changes if len(columns) == 1 else []), BoardCell(str(first.seeds), str(first.seeds))]
     return {
         "cells": cells,
         "data": group.spec.name,
@@ -173,36 +175,38 @@ def _value(number: float) -> str:
 
 def _growth(summary: Summary, numbers: dict[str, int]) -> list[dict[str, Any]]:
     """Charts over the size of the sample, for data sets that were compared at several."""
-    made = []
     ready = [group for group in summary.groups if group.comparison is not None]
-    alike: dict[str, dict[int, Group]] = {}
+    by_common: dict[str, dict[int, Group]] = {}
     for group in ready:  # what differs in nothing but the size of the sample; of one size the first
         common = canonical({**group.spec.group(), "sample": None, "name": group.spec.name})
-        alike.setdefault(common, {}).setdefault(group.train_rows[1], group)
-    for by_size in alike.values():
+        by_common.setdefault(common, {}).setdefault(group.train_rows[1], group)
+    growth = []
+    for by_size in by_common.values():
         groups = [by_size[size] for size in sorted(by_size)]
-        name = groups[0].spec.name
         if len(groups) < 2:
             continue
         metrics = [PRIMARY[groups[0].spec.task]]
         metrics += ["ece", "ece_after"] if groups[0].spec.task != "regression" else []
-        pictures = []
-        for metric in metrics:
-            scale = 1.0 if groups[0].spec.task == "regression" else 100.0
-            series = []
-            for method, at in numbers.items():
-                points = [_point(group, method, metric, scale) for group in groups]
-                known = [point for point in points if point is not None]
-                if known:
-                    series.append(charts.Series(method, at, known))
-            title = _metric_title(metric)
-            picture = charts.lines(
-                series, label=f"{title} against training rows, {name}", x_title="training rows",
-                y_title=f"{title}{' %' if scale == 100 else ''}", log=True, whole=True,
-            )  # fmt: skip
-            pictures.append({"title": title, "picture": picture})
-        made.append({"data": name, "pictures": pictures})
-    return made
+        pictures = [_growth_picture(groups, metric, numbers) for metric in metrics]
+        growth.append({"data": groups[0].spec.name, "pictures": pictures})
+    return growth
+
+
+def _growth_picture(groups: list[Group], metric: str, numbers: dict[str, int]) -> dict[str, Any]:
+    """One metric over the size of the sample."""
+    scale = 1.0 if groups[0].spec.task == "regression" else 100.0
+    series = []
+    for method, number in numbers.items():
+        points = [_point(group, method, metric, scale) for group in groups]
+        known = [point for point in points if point is not None]
+        if known:
+            series.append(charts.Series(method, number, known))
+    title = _metric_title(metric)
+    picture = charts.lines(
+        series, label=f"{title} against training rows, {groups[0].spec.name}", x_title="training rows",
+        y_title=f"{title}{' %' if scale == 100 else ''}", log=True, whole=True,
+    )  # fmt: skip
+    return {"title": title, "picture": picture}
 
 
 def _point(group: Group, method: str, metric: str, scale: float) -> tuple[float, float, float, float] | None:
@@ -225,7 +229,7 @@ def _metric_title(metric: str) -> str:
 
 
 def _group(group: Group, numbers: dict[str, int], with_texts: bool) -> dict[str, Any]:
-    texts, why = story.read_texts(group.spec) if with_texts and group.records else (None, "")
+    texts, why = details.read_texts(group.spec) if with_texts and group.records else (None, "")
     if not with_texts:
         why = "the page was made without texts"
     by_method: dict[str, list[Record]] = {}
@@ -233,7 +237,7 @@ def _group(group: Group, numbers: dict[str, int], with_texts: bool) -> dict[str,
         by_method.setdefault(record.spec.label, []).append(record)
     plain = by_method.get(BASELINE, [])
     order = [name for name in group.methods if name in by_method]  # without the temperature, which trains nothing
-    told = {name: story.tell(by_method[name], plain, texts) for name in order}
+    methods = {name: details.from_records(by_method[name], plain, texts) for name in order}
     return {
         "title": group.title,
         "order": order,
@@ -241,69 +245,71 @@ def _group(group: Group, numbers: dict[str, int], with_texts: bool) -> dict[str,
         "sample": group.spec.sample.title,
         "task": group.spec.task,
         "sentences": list(group.sentences),
-        "about": export.about(group),
+        "about": tables.about(group),
         "forests": _forests(group),
         "level": f"{100 * group.comparison.level:g} %" if group.comparison else "",
-        "losses": loss_views(told, numbers),
-        "methods": [method_view(told[name], told.get(BASELINE), numbers) for name in order],
+        "losses": loss_views(methods, numbers),
+        "methods": [method_view(methods[name], methods.get(BASELINE), numbers) for name in order],
         "why_no_texts": why if texts is None else "",
-        "cost": _cost(told),
+        "cost": _cost(methods),
         "settings": _settings(group),
-        "failures": export.failures(group),
+        "failures": tables.failures(group),
     }
 
 
 def _forests(group: Group) -> list[dict[str, Any]]:
-    """Forest plots: of the main metric, of the calibration and of what the leaderboard shows beside."""
+    """Forest plots: of the main metric, of the calibration and of what else the leaderboard shows."""
     if group.comparison is None or len(group.comparison.methods) < 2:
         return []
     wanted = [PRIMARY[group.spec.task], CALIBRATION.get(group.spec.task, ""), "nll", "ece", "ece_after", "macro_f1"]
     percent = {column.metric for column in group.columns if column.percent} | {"macro_f1"}
-    made = []
+    forests = []
     for metric in _unique(wanted):
         if metric not in group.comparison.metrics:
             continue
         info, scale = metric_info(metric), 100.0 if metric in percent else 1.0
-        rows = []
-        for name in group.methods:
-            row = group.row(name, metric)
-            if row is None or row.difference is None or (name == TEMPERATURE and not metric.startswith(("nll", "ece"))):
-                continue
-            found, column = row.difference, Column(metric, info.title, scale == 100)
-            words = f"{export.change(found, column)}, {found.verdict}"
-            rows.append(
-                charts.Interval(
-                    name, scale * found.mean, scale * found.lo, scale * found.hi, found.verdict, words
-                )
-            )  # fmt: skip
+        rows = _forest_rows(group, metric, scale)
         if rows:
             better = "right" if info.higher_is_better else "left"
             label = f"Difference to plain training in {info.title}, {group.title}"
             unit = ", points" if scale == 100 else ""
-            made.append(
+            forests.append(
                 {
                     "title": _metric_title(metric),
                     "short": _SHORT.get(metric) or _metric_title(metric),
                     "picture": charts.forest(rows, label=label, better=better, unit=unit),
                 }
             )
-    return made
+    return forests
 
 
-def _cost(told: dict[str, story.Method]) -> Any:
+def _forest_rows(group: Group, metric: str, scale: float) -> list[charts.ForestRow]:
+    column = Column(metric, metric_info(metric).title, scale == 100)
     rows = []
-    for name, method in told.items():
+    for name in group.methods:
+        row = group.row(name, metric)
+        if row is None or row.difference is None or (name == TEMPERATURE and not metric.startswith(("nll", "ece"))):
+            continue
+        d = row.difference
+        words = f"{tables.change(d, column)}, {d.verdict}"
+        rows.append(charts.ForestRow(name, scale * d.mean, scale * d.lo, scale * d.hi, d.verdict, words))
+    return rows
+
+
+def _cost(methods: dict[str, details.MethodDetails]) -> Any:
+    rows = []
+    for name, method in methods.items():
         if method.ratio is not None:
             mean, lo, hi = method.ratio
             words = f"{mean:.2f} times the seconds of a plain step"
             words += f" [{lo:.2f}, {hi:.2f}]" if math.isfinite(lo) else ""
-            rows.append(charts.Interval(name, mean, lo, hi, "", words))
+            rows.append(charts.ForestRow(name, mean, lo, hi, "", words))
     if not rows:
         return None
     return {
         "picture": charts.forest(
-            rows, label="Seconds of a step against plain training", better="left", zero=1.0,
-            unit="seconds of a step, plain training = 1",
+            rows, label="Seconds per step against plain training", better="left", zero=1.0,
+            unit="seconds per step, plain training = 1",
         ),
         "rows": [(row.name, row.words) for row in rows],
     }  # fmt: skip
@@ -332,6 +338,6 @@ def _plain(value: Any) -> str:
 
 
 def _versions(summary: Summary) -> str:
-    found = [record.result["versions"] for group in summary.groups for record in group.records]
-    texts = _unique(", ".join(f"{name} {number}" for name, number in each.items()) for each in found)
+    versions = [record.result["versions"] for group in summary.groups for record in group.records]
+    texts = _unique(", ".join(f"{name} {number}" for name, number in one.items()) for one in versions)
     return "; ".join(texts)

@@ -35,8 +35,8 @@ for (const table of document.querySelectorAll("table[data-sortable]")) {
         return sign * (Number(x) - Number(y));
       });
       table.tBodies[0].append(...rows);
-      const said = document.getElementById("said");
-      if (said) said.textContent = `sorted by ${button.textContent}, ${now}`;
+      const status = document.getElementById("status");
+      if (status) status.textContent = `sorted by ${button.textContent}, ${now}`;
     });
   });
 }

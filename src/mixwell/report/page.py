@@ -1,4 +1,4 @@
-"""The frame of all pages: one file with its style and script inside, no network, one look.
+"""The frame of all pages: one file with its style and script inside, no network, one style.
 
 Everything that comes from a user is escaped by the template engine; values for scripts go through `as_json`. The
 page's own script is the only one a browser may run: the policy names its hash.
@@ -14,6 +14,8 @@ from typing import Any
 
 from markupsafe import Markup
 
+from mixwell._version import __version__
+
 
 def render(template: str, *, scripts: tuple[str, ...] = (), styles: tuple[str, ...] = (), **values: Any) -> str:
     """Fill in a template of this folder that extends `page.html.j2`.
@@ -25,8 +27,6 @@ def render(template: str, *, scripts: tuple[str, ...] = (), styles: tuple[str, .
         **values: for the template.
     """
     from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    from mixwell._version import __version__
 
     environment = Environment(
         loader=PackageLoader("mixwell", "report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
@@ -44,7 +44,7 @@ def render(template: str, *, scripts: tuple[str, ...] = (), styles: tuple[str, .
 
 
 def as_json(value: Any) -> Markup:
-    """A value as JSON that can stand inside a script element: no text in it can end the element."""
+    """A value as JSON for a script element: no text in it can end the element."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     for sign in "<>&\u2028\u2029":
         text = text.replace(sign, f"\\u{ord(sign):04x}")

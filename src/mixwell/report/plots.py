@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from mixwell.calibration import Bin
+from mixwell.metrics.calibration import Bin
 
 BLUE, ORANGE, GREEN, GREY, BLACK = "#0072B2", "#D55E00", "#009E73", "#6B7280", "#111827"
 
@@ -46,11 +46,11 @@ def figure(width: float, height: float, **options: Any) -> Iterator[tuple[Any, A
     }
     buffer = io.StringIO()
     with matplotlib.rc_context(style):
-        made = Figure(figsize=(width, height), layout="constrained")
-        FigureCanvasSVG(made)
-        axes = made.subplots(**options)
-        yield made, axes, buffer
-        made.savefig(buffer, format="svg", metadata={"Date": None, "Creator": "mixwell"})
+        canvas = Figure(figsize=(width, height), layout="constrained")
+        FigureCanvasSVG(canvas)
+        axes = canvas.subplots(**options)
+        yield canvas, axes, buffer
+        canvas.savefig(buffer, format="svg", metadata={"Date": None, "Creator": "mixwell"})
 
 
 def reliability(panels: Sequence[tuple[str, Sequence[Bin], float]]) -> str:
@@ -64,9 +64,8 @@ def reliability(panels: Sequence[tuple[str, Sequence[Bin], float]]) -> str:
     """
     count = len(panels)
     options: dict[str, Any] = {"nrows": 2, "ncols": count, "squeeze": False, "sharex": True, "sharey": "row"}
-    with figure(4.0 * count, 4.6, height_ratios=[4, 1], **options) as (made, axes, buffer):
-        for at, (title, bins, error) in enumerate(panels):
-            upper, lower = axes[0][at], axes[1][at]
+    with figure(4.0 * count, 4.6, height_ratios=[4, 1], **options) as (canvas, axes, buffer):
+        for upper, lower, (title, bins, error) in zip(axes[0], axes[1], panels):
             full = [b for b in bins if b.count]
             total = sum(b.count for b in full) or 1
             upper.plot([0, 1], [0, 1], color=BLACK, linewidth=1, linestyle=(0, (4, 3)), label="perfect", zorder=3)
@@ -86,7 +85,7 @@ def reliability(panels: Sequence[tuple[str, Sequence[Bin], float]]) -> str:
             lower.grid(axis="y")
         axes[0][0].set_ylabel("share right")
         axes[1][0].set_ylabel("rows")
-        made.legend(*axes[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=9)
+        canvas.legend(*axes[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=9)
     return buffer.getvalue()
 
 

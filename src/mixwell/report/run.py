@@ -7,14 +7,19 @@ from typing import Any
 
 import numpy as np
 
-from mixwell import calibration
 from mixwell.data import texts_of
-from mixwell.errors import MixwellError
-from mixwell.modelcard import MEASURED, headline, read_metrics, table_of
-from mixwell.report import story
-from mixwell.report.look import loss_views, method_view
+from mixwell.metrics.calibration import ece, reliability_bins
+from mixwell.metrics.scores import METRICS, softmax
+from mixwell.metrics.tasks import MULTI, REGRESSION, SINGLE
+from mixwell.report import details, plots
 from mixwell.report.page import render
-from mixwell.runs import RunFolder
+from mixwell.report.views import loss_views, method_view
+from mixwell.training.artefacts import read_metrics, table_of
+from mixwell.training.evaluate import MEASURED, headline, title_of
+from mixwell.training.run_folder import RunFolder
+from mixwell.training.settings import TrainSettings
+from mixwell.utils.errors import MixwellError
+from mixwell.utils.files import write_text
 
 TEMPLATE = "run.html.j2"
 
@@ -24,14 +29,36 @@ def page(folder: Path, *, texts: bool = True) -> str:
 
     Args:
         folder: of the run.
-        texts: show the texts of the most confident mistakes, if the data are still there.
+        texts: show the texts of the most confident mistakes, if the data still exist.
 
     Raises:
         RunError: it is no finished run.
     """
     record, metrics = RunFolder(folder).read_record(), read_metrics(folder)
-    found, why = _texts(record, headline(metrics)) if texts else (None, "the page was made without texts")
-    return page_of(folder, record, metrics, found, why)
+    shown, why = _texts(record, headline(metrics)) if texts else (None, "the page was made without texts")
+    return page_of(folder, record, metrics, shown, why)
+
+
+def illustrate(folder: Path, record: dict[str, Any], metrics: dict[str, Any], texts: list[str] | None) -> None:
+    """Write loss.svg, reliability.svg and report.html into the folder of a run whose predictions are written.
+
+    Args:
+        folder: of the run.
+        record: of run.json.
+        metrics: of metrics.json.
+        texts: of the rows that were measured; None to leave them out.
+    """
+    if metrics["history"]:
+        write_text(folder / "loss.svg", plots.losses(metrics["history"], metrics["best_epoch"]))
+    shown = headline(metrics)
+    if metrics["task"] == SINGLE and shown is not None:
+        seed = _outputs(folder, record["data"]["labels"], metrics, shown)
+        panels = []
+        for title, t in (("before temperature", 1.0), ("after", metrics["temperature"] or 1.0)):
+            probs = softmax(seed.logits / t)
+            panels.append((title, reliability_bins(probs, seed.labels), ece(probs, seed.labels)))
+        write_text(folder / "reliability.svg", plots.reliability(panels))
+    write_text(folder / "report.html", page_of(folder, record, metrics, texts))
 
 
 def page_of(
@@ -51,15 +78,15 @@ def prepare(
         record: of run.json.
         metrics: of metrics.json.
         texts: of the test rows, or None.
-        why: there are none.
+        why: there are no texts.
     """
-    name, labels, shown = metrics["method"]["method"], record["data"]["labels"], headline(metrics)
-    single = metrics["task"] == calibration.SINGLE and shown is not None
+    name, labels, shown = title_of(metrics["method"]["method"]), record["data"]["labels"], headline(metrics)
+    single = metrics["task"] == SINGLE and shown is not None
     seeds = [_outputs(folder, labels, metrics, shown)] if single and shown else []
-    told = story.describe(name, metrics["task"], labels, seeds, texts, story.curves([metrics["history"]]))
+    method = details.describe(name, metrics["task"], labels, seeds, texts, details.curves([metrics["history"]]))
     part: dict[str, Any] = metrics[shown] if shown else {"before": {}}
     rows = [
-        (calibration.METRICS[key].title, f"{value:.4f}", f"{part['after'][key]:.4f}" if "after" in part else "")
+        (METRICS[key].title, f"{value:.4f}", f"{part['after'][key]:.4f}" if "after" in part else "")
         for key, value in part["before"].items()
     ]
     settings = {**record["settings"], "max_length": record["model"]["max_length"]}
@@ -68,11 +95,11 @@ def prepare(
         "sentences": _sentences(record, metrics),
         "metrics": rows,
         "measured": MEASURED[shown] if shown else "",
-        "tempered": "after" in part,
+        "calibrated": "after" in part,
         "temperature": metrics["temperature"],
-        "losses": loss_views({name: told}, {name: 1}),
+        "losses": loss_views({name: method}, {name: 1}),
         "kept": _kept(metrics),
-        "method": method_view(told, None, {name: 1}),
+        "method": method_view(method, None, {name: 1}),
         "why_no_texts": why if texts is None else "",
         "settings": [(key.replace("_", " "), str(value)) for key, value in settings.items() if value is not None],
         "options": [(key, str(value)) for key, value in metrics["method"]["options"].items() if value is not None],
@@ -84,13 +111,13 @@ def prepare(
 
 
 def _kept(metrics: dict[str, Any]) -> str:
-    """Which epoch the model is of."""
+    """Which epoch's weights the model has."""
     if not metrics["history"]:
         return ""
     if metrics.get("folds"):
         return (
             f"The curves are means over {metrics['folds']} folds. Epoch {metrics['best_epoch']} of {metrics['epochs']} "
-            f"has the lowest held-out loss after a temperature; so many epochs of all rows made the model."
+            f"has the lowest held-out loss after a temperature; the model was trained on all rows for as many epochs."
         )
     if "validation" not in metrics:
         return f"The last epoch, {metrics['best_epoch']}, was kept: no rows were held out."
@@ -104,9 +131,9 @@ def _sentences(record: dict[str, Any], metrics: dict[str, Any]) -> list[str]:
         return ["No rows were held out, so nothing was measured."]
     part, rows = metrics[shown], f"{metrics[shown]['rows']:,} {MEASURED[shown]}"
     before = part["before"]
-    if metrics["task"] == calibration.REGRESSION:
+    if metrics["task"] == REGRESSION:
         return [f"The mean squared error on {rows} is {before['mse']:.4g}."]
-    if metrics["task"] == calibration.MULTI:
+    if metrics["task"] == MULTI:
         first = f"Micro-F1 on {rows} is {100 * before['micro_f1']:.1f} %."
     else:
         error = 100 * (before["accuracy"] * (1 - before["accuracy"]) / max(part["rows"], 1)) ** 0.5
@@ -114,7 +141,9 @@ def _sentences(record: dict[str, Any], metrics: dict[str, Any]) -> list[str]:
         probe = metrics.get("baselines", {}).get("probe")
         if probe:
             guess = metrics["baselines"]["guessing"]["accuracy"]
-            first += f" Guessing: {100 * guess:.1f} %; the probe: {100 * probe['accuracy']:.1f} % of held-out rows."
+            same = probe.get("test") if shown == "test" else probe if probe["measured_on"] == shown else None
+            where = "the same rows" if same else "held-out rows"
+            first += f" Guessing: {100 * guess:.1f} %; the probe: {100 * (same or probe)['accuracy']:.1f} % of {where}."
     if "after" not in part:
         return [first]
     words = f"A temperature of {metrics['temperature']:.2f} takes the calibration error from "
@@ -124,24 +153,23 @@ def _sentences(record: dict[str, Any], metrics: dict[str, Any]) -> list[str]:
     return [first, words]
 
 
-def _outputs(folder: Path, labels: list[str], metrics: dict[str, Any], split: str) -> story.Seed:
+def _outputs(folder: Path, labels: list[str], metrics: dict[str, Any], split: str) -> details.SeedOutputs:
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
     table = pq.read_table(str(folder / "predictions.parquet"))
     table = table.filter(pc.equal(table["split"], split))
-    numbers = {label: at for at, label in enumerate(labels)}
+    numbers = {label: number for number, label in enumerate(labels)}
     truth = np.array([numbers[label] for label in table["label"].to_pylist()], dtype=np.int64)
-    return story.Seed(np.array(table["logits"].to_pylist(), dtype=np.float64), truth, metrics["temperature"])
+    logits = np.array(table["logits"].to_pylist(), dtype=np.float64)
+    return details.SeedOutputs(logits, truth, metrics["temperature"])
 
 
 def _texts(record: dict[str, Any], split: str | None) -> tuple[list[str] | None, str]:
-    from mixwell.training.settings import TrainSettings
-
     try:
-        found = TrainSettings.from_dict(record["settings"]).load_data()
+        data = TrainSettings.from_dict(record["settings"]).load_data()
     except (MixwellError, OSError) as error:
         return None, f"the data cannot be read any more ({error})"
-    if found.fingerprint != record["data"]["fingerprint"]:
+    if data.fingerprint != record["data"]["fingerprint"]:
         return None, "the data changed since the run"
-    return (texts_of(table_of(found, split)) if split else []), ""
+    return (texts_of(table_of(data, split)) if split else []), ""

@@ -14,18 +14,18 @@ SERIES = 10  # the page has as many colours
 _DASHES = ("", "7 3", "2 3", "9 3 2 3", "5 2", "12 4", "3 2", "9 3 2 3 2 3", "1 3", "14 3 3 3")
 
 
-def dashes(at: int) -> str:
+def dashes(series: int) -> str:
     """The dash pattern of a series."""
-    return _DASHES[at % len(_DASHES)]
+    return _DASHES[series % len(_DASHES)]
 
 
-def colour(at: int) -> str:
+def colour(series: int) -> str:
     """The colour of a series, as the page names it."""
-    return f"var(--s{at % SERIES})"
+    return f"var(--s{series % SERIES})"
 
 
 def ticks(lo: float, hi: float, most: int = 6) -> list[float]:
-    """Round numbers in [lo, hi], about as many as asked for."""
+    """Round numbers in [lo, hi], about `most` of them."""
     if not (math.isfinite(lo) and math.isfinite(hi)) or hi <= lo:
         return [lo]
     raw = (hi - lo) / max(1, most - 1)
@@ -75,23 +75,23 @@ class Picture:
         size = f'x="{x:.1f}" y="{y:.1f}" width="{max(width, 0):.1f}" height="{max(height, 0):.1f}"'
         self._titled(f"rect {size}{_style(style)}", "rect", title)
 
-    def path(self, points: Sequence[tuple[float, float]], at: int, title: str = "") -> None:
+    def path(self, points: Sequence[tuple[float, float]], series: int, title: str = "") -> None:
         """The line of a series through some points."""
         d = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in points)
-        style = f"fill:none;stroke:{colour(at)};stroke-width:2;stroke-linejoin:round"
-        style += f";stroke-dasharray:{dashes(at)}" if dashes(at) else ""
+        style = f"fill:none;stroke:{colour(series)};stroke-width:2;stroke-linejoin:round"
+        style += f";stroke-dasharray:{dashes(series)}" if dashes(series) else ""
         self._titled(f'path d="{d}"{_style(style)}', "path", title)
 
-    def area(self, points: Sequence[tuple[float, float]], at: int) -> None:
+    def area(self, points: Sequence[tuple[float, float]], series: int) -> None:
         """A faint band of a series."""
         d = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in points) + "Z"
-        self._add(f'<path d="{d}" style="fill:{colour(at)};fill-opacity:.12;stroke:none"/>')
+        self._add(f'<path d="{d}" style="fill:{colour(series)};fill-opacity:.12;stroke:none"/>')
 
-    def mark(self, x: float, y: float, at: int, title: str = "", size: float = 4.5, paint: str = "") -> None:
+    def mark(self, x: float, y: float, series: int, title: str = "", size: float = 4.5, paint: str = "") -> None:
         """A point in the shape of a series."""
-        paint = paint or colour(at)
+        paint = paint or colour(series)
         style = f"fill:{paint};stroke:var(--card);stroke-width:1"
-        if at % 4 == 0:
+        if series % 4 == 0:
             self._titled(f'circle cx="{x:.1f}" cy="{y:.1f}" r="{size:g}"{_style(style)}', "circle", title)
             return
         s = size * 1.15
@@ -100,11 +100,11 @@ class Picture:
             2: [(x, y - s * 1.2), (x + s * 1.1, y + s * 0.8), (x - s * 1.1, y + s * 0.8)],
             3: [(x, y - s * 1.3), (x + s * 1.3, y), (x, y + s * 1.3), (x - s * 1.3, y)],
         }
-        d = "M" + "L".join(f"{a:.1f} {b:.1f}" for a, b in shapes[at % 4]) + "Z"
+        d = "M" + "L".join(f"{a:.1f} {b:.1f}" for a, b in shapes[series % 4]) + "Z"
         self._titled(f'path d="{d}"{_style(style)}', "path", title)
 
     def markup(self) -> Markup:
-        """The whole, to stand in a page."""
+        """The whole picture, for a page."""
         head = f'<svg class="{self.kind}" viewBox="0 0 {self.width:g} {self.height:g}" role="img"'
         return Markup(f'{head} aria-label="{escape(self._label)}">{"".join(self._parts)}</svg>')
 
@@ -120,9 +120,9 @@ def _style(style: str) -> str:
     return f' style="{style}"' if style else ""
 
 
-def key(at: int) -> Markup:
+def key(series: int) -> Markup:
     """The sign of a series for a legend."""
-    made = Picture(34, 14, "")
-    made.path([(1, 7), (33, 7)], at)
-    made.mark(17, 7, at, size=4)
-    return Markup(str(made.markup()).replace('class="chart"', 'aria-hidden="true"').replace(' role="img"', ""))
+    picture = Picture(34, 14, "")
+    picture.path([(1, 7), (33, 7)], series)
+    picture.mark(17, 7, series, size=4)
+    return Markup(str(picture.markup()).replace('class="chart"', 'aria-hidden="true"').replace(' role="img"', ""))

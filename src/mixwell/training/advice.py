@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mixwell import calibration
+from mixwell.metrics.measure import measure
+from mixwell.metrics.tasks import MULTI, REGRESSION, SINGLE
 from mixwell.training.held_out import HeldOut, standard_error
 
 if TYPE_CHECKING:
     from mixwell.data import TextData
-    from mixwell.training.fit import FitResult
+    from mixwell.training.fitting import FitResult
     from mixwell.training.settings import TrainSettings
 
 FEW_ROWS = 10
@@ -23,7 +24,7 @@ NOT_ABOVE_PROBE = (
 
 def about_data(data: TextData) -> list[str]:
     """Warnings about labels and class sizes."""
-    if data.task == calibration.REGRESSION or not data.labels:
+    if data.task == REGRESSION or not data.labels:
         return []
     notes = []
     variants: dict[str, list[str]] = {}
@@ -33,7 +34,7 @@ def about_data(data: TextData) -> list[str]:
     if alike:
         shown = "; ".join(" and ".join(map(repr, names)) for names in alike[:3])
         notes.append(f"labels that differ by case or spaces only count as different classes: {shown}; mend the file?")
-    if data.task == calibration.SINGLE:
+    if data.task == SINGLE:
         counts = np.bincount(data.train["label"].to_numpy(), minlength=len(data.labels))
         few = [f"{data.labels[at]} {counts[at]}" for at in np.argsort(counts, kind="stable") if counts[at] < FEW_ROWS]
         if few:
@@ -52,7 +53,7 @@ def opening(baselines: dict[str, Any], held: HeldOut) -> str:
         parts.append(f"guessing {100 * baselines['guessing']['accuracy']:.1f} %")
     parts.append(f"probe {_score(held)} on {_rows(held)}")
     text = ", ".join(parts)
-    if held.task == calibration.SINGLE and (held.accuracy or 0) <= baselines["guessing"]["accuracy"]:
+    if held.task == SINGLE and (held.accuracy or 0) <= baselines["guessing"]["accuracy"]:
         text += "; the features know nothing of these labels beyond guessing"
     return text
 
@@ -71,14 +72,14 @@ def plan(settings: TrainSettings, rows: int, folds: int) -> str:
 def closing(tuned: HeldOut, probe: HeldOut, *, taken: bool) -> str:
     """Fine-tuning against the probe."""
     words = f"fine-tuning {_score(tuned)} on {_rows(tuned)}"
-    if tuned.task == calibration.SINGLE:
+    if tuned.task == SINGLE:
         difference = tuned.right() - probe.right()
         words += (
             f", {100 * difference.mean():+.1f} points against the probe (standard error "
             f"{100 * standard_error(difference):.1f})"
         )
     losses = tuned.scaled_losses() - probe.scaled_losses()
-    name = "squared error" if tuned.task == calibration.REGRESSION else "loss after temperature"
+    name = "squared error" if tuned.task == REGRESSION else "loss after temperature"
     words += f", {name} {losses.mean():+.3f} ({standard_error(losses):.3f})"
     return words + ("; the probe is better, so it is kept" if taken else "")
 
@@ -97,7 +98,7 @@ def about_training(fitted: FitResult, settings: TrainSettings) -> list[str]:
 
 def about_classes(held: HeldOut, names: tuple[str, ...]) -> list[str]:
     """Classes with held-out rows that are never predicted."""
-    if held.task != calibration.SINGLE:
+    if held.task != SINGLE:
         return []
     predicted = np.bincount(held.logits.argmax(axis=1), minlength=len(names))
     support = np.bincount(held.labels, minlength=len(names))
@@ -112,10 +113,10 @@ def about_classes(held: HeldOut, names: tuple[str, ...]) -> list[str]:
 
 
 def _score(held: HeldOut) -> str:
-    if held.task == calibration.SINGLE:
+    if held.task == SINGLE:
         return f"{100 * (held.accuracy or 0):.1f} %"
-    metrics = calibration.metrics(held.logits, held.labels, held.task)
-    if held.task == calibration.MULTI:
+    metrics = measure(held.logits, held.labels, held.task)
+    if held.task == MULTI:
         return f"micro-F1 {metrics['micro_f1']:.3f}"
     return f"mean squared error {metrics['mse']:.4g}"
 

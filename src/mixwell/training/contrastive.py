@@ -11,11 +11,13 @@ from typing import Any
 
 import numpy as np
 
+from mixwell.training.optimiser import frozen_words
+from mixwell.training.pair_loss import pair_loss
 from mixwell.training.recipe import CONTRASTIVE_UPDATES
 
 # Inverse strength of the penalty of the logistic regression on tuned features of length 1. Cross-validation cannot
 # choose it: the encoder has seen all rows.
-STRENGTH = 30.0
+STRENGTH = 10.0
 
 
 def draw_batch(places: list[Any], size: int, rng: np.random.Generator) -> list[int]:
@@ -29,25 +31,6 @@ def draw_batch(places: list[Any], size: int, rng: np.random.Generator) -> list[i
     each = max(2, size // len(places))
     classes = rng.permutation(len(places))[: max(2, size // each)]
     return [int(row) for at in classes for row in rng.permutation(places[at])[:each]]
-
-
-def pair_loss(features: Any, labels: Any) -> Any:
-    """Mean of (cosine - 1)^2 over the pairs of one class plus mean of cosine^2 over the others.
-
-    Args:
-        features: (B, H).
-        labels: (B,).
-    """
-    import torch
-
-    unit = torch.nn.functional.normalize(features, dim=-1)
-    cosine = unit @ unit.T
-    same = labels[:, None] == labels[None, :]
-    others = ~torch.eye(len(labels), dtype=torch.bool, device=labels.device)
-    loss = cosine[~same].square().mean() if (~same).any() else cosine.sum() * 0
-    if (same & others).any():
-        loss = loss + (1 - cosine[same & others]).square().mean()
-    return loss
 
 
 def tune(
@@ -79,8 +62,6 @@ def tune(
     """
     import torch
     from transformers import DataCollatorWithPadding, get_linear_schedule_with_warmup, set_seed
-
-    from mixwell.training.fit import frozen_words
 
     labels = np.asarray(labels)
     places = [np.flatnonzero(labels == each) for each in np.unique(labels)]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mixwell.errors import OptionError, nearest
+from mixwell.utils.errors import MixwellError, OptionError, nearest
 
 MODEL_TYPE = "mixwell_pooled"
 POOLINGS = ("auto", "model", "mean", "cls", "last")
@@ -160,13 +160,36 @@ def probe_model(model: Any, tokenizer: Any, *, pairs: bool) -> Any:
 
     if not is_pooled(model):
         return None
-    separator = tokenizer.sep_token_id if tokenizer.sep_token_id is not None else tokenizer.eos_token_id
-    if not pairs or model.config.pair_separator is not None or separator is None or tokenizer.padding_side != "right":
+    if not pairs or model.config.pair_separator is not None:
+        return model
+    separator = pair_separator(tokenizer)
+    if separator is None:
         return model
     config = copy.deepcopy(model.config)
     config.pair_separator = separator
     config.text_config = model.encoder.config
     return PooledForSequenceClassification(config, model.encoder)
+
+
+def pair_separator(tokenizer: Any) -> int | None:
+    """The id between the texts of a pair, if pairs can be taken apart at it; None where they cannot.
+
+    Tried on a pair: the parts must be what the tokenizer makes of each text alone.
+    """
+    import torch
+
+    from mixwell.training.modeling_pooled import split_pairs
+
+    separator = tokenizer.sep_token_id if tokenizer.sep_token_id is not None else tokenizer.eos_token_id
+    if separator is None or tokenizer.padding_side != "right":
+        return None
+    texts = ("one text", "and a longer one")
+    pair = torch.tensor([tokenizer(*texts)["input_ids"]])
+    if not bool((pair[0, 1:] == separator).any()):
+        return None
+    ids, mask = split_pairs(pair, torch.ones_like(pair), separator)
+    parts = [row[kept.bool()].tolist() for row, kept in zip(ids, mask)]
+    return int(separator) if parts == [tokenizer(text)["input_ids"] for text in texts] else None
 
 
 def is_pooled(model: Any) -> bool:
@@ -181,8 +204,7 @@ def last_linear(model: Any) -> Any:
     """
     import torch
 
-    from mixwell.errors import MixwellError
-    from mixwell.points import find_points
+    from mixwell.core.layout import find_points
 
     try:
         found = find_points(model).found.get("sentence")

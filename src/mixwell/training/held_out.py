@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mixwell import calibration
+from mixwell.metrics.scores import accuracy, row_nll
+from mixwell.metrics.tasks import REGRESSION, SINGLE
+from mixwell.metrics.temperature import MAX_TEMPERATURE, MIN_TEMPERATURE, fit_temperature
 from mixwell.training.probe import seen_elsewhere
 
 # Fewer held-out rows than this say nothing about a temperature.
-LEAST_ROWS = 20
+LEAST_ROWS = 10
 PARTS = 5
 
 
@@ -38,7 +40,7 @@ class HeldOut:
     @property
     def accuracy(self) -> float | None:
         """Share of right rows; None without single classes."""
-        return calibration.accuracy(self.logits, self.labels) if self.task == calibration.SINGLE else None
+        return accuracy(self.logits, self.labels) if self.task == SINGLE else None
 
     def right(self) -> NDArray[Any]:
         """(N,) whether each row is right."""
@@ -52,13 +54,13 @@ class HeldOut:
 
     def losses(self, temperature: float = 1.0) -> NDArray[Any]:
         """(N,) loss of each row: NLL, or the squared error for regression."""
-        if self.task == calibration.REGRESSION:
+        if self.task == REGRESSION:
             return np.asarray((self.logits[:, 0] - self.labels) ** 2)
-        return calibration.row_nll(self.logits / temperature, self.labels, self.task)
+        return row_nll(self.logits / temperature, self.labels, self.task)
 
     def scaled_losses(self) -> NDArray[Any]:
         """(N,) loss of each row after a temperature that was fitted on the other parts."""
-        if self.task == calibration.REGRESSION:
+        if self.task == REGRESSION:
             return self.losses()
         known = self.known()
         made = self.losses()
@@ -66,24 +68,24 @@ class HeldOut:
             out = self.parts == part
             rest = ~out & known
             if rest.any():
-                t = _bounded(calibration.fit_temperature(self.logits[rest], self.labels[rest], self.task))
-                made[out] = calibration.row_nll(self.logits[out] / t, self.labels[out], self.task)
+                t = _bounded(fit_temperature(self.logits[rest], self.labels[rest], self.task))
+                made[out] = row_nll(self.logits[out] / t, self.labels[out], self.task)
         return made
 
     def temperature(self) -> tuple[float | None, str | None]:
         """The temperature, and what to say of it; 1 unless it lowers the loss of held-out parts beyond noise."""
-        if self.task == calibration.REGRESSION:
+        if self.task == REGRESSION:
             return None, None
         known = self.known()
         rows = int(known.sum())
         if rows < LEAST_ROWS:
             return 1.0, f"no temperature: {rows} held-out rows are too few to fit one"
-        fitted = calibration.fit_temperature(self.logits[known], self.labels[known], self.task)
+        fitted = fit_temperature(self.logits[known], self.labels[known], self.task)
         gain = (self.losses() - self.scaled_losses())[known]
         mean, error = float(gain.mean()), standard_error(gain)
-        if fitted >= calibration.MAX_TEMPERATURE:
+        if fitted >= MAX_TEMPERATURE:
             return fitted, "the model has learned next to nothing: the best temperature is the highest allowed"
-        if fitted <= calibration.MIN_TEMPERATURE or mean <= error:
+        if fitted <= MIN_TEMPERATURE or mean <= error:
             return 1.0, (
                 f"no temperature: the best one, {fitted:.2f}, changes the held-out loss by {-mean:+.3f} (standard "
                 f"error {error:.3f}), which is not beyond noise"
@@ -92,7 +94,7 @@ class HeldOut:
 
 
 def _bounded(temperature: float) -> float:
-    return 1.0 if temperature <= calibration.MIN_TEMPERATURE else temperature
+    return 1.0 if temperature <= MIN_TEMPERATURE else temperature
 
 
 def standard_error(values: NDArray[Any]) -> float:
@@ -130,4 +132,4 @@ def probe_is_better(tuned: HeldOut, probe: HeldOut) -> bool:
     mean = float(difference.mean())
     if mean > standard_error(difference):
         return True
-    return tuned.task == calibration.SINGLE and mean > 0 and tuned.right().mean() < probe.right().mean()
+    return tuned.task == SINGLE and mean > 0 and tuned.right().mean() < probe.right().mean()

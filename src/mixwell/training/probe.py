@@ -15,7 +15,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mixwell import calibration
+from mixwell.metrics.scores import row_nll
+from mixwell.metrics.tasks import MULTI, REGRESSION, SINGLE
+from mixwell.metrics.temperature import fit_temperature
+from mixwell.training.modeling_pooled import pool
+from mixwell.training.predict import outputs
 
 Floats = NDArray[np.float64]
 # Inverse strengths of the penalty that cross-validation chooses among, ascending: each fit starts from the last one.
@@ -87,11 +91,11 @@ def _held_out(x: Any, y: Any, task: str, classes: int, folds: Any, strengths: Se
 
 
 def _loss(outputs: Floats, y: Any, task: str, folds: Any) -> float:
-    if task == calibration.REGRESSION:
+    if task == REGRESSION:
         return float(((outputs[:, 0] - y) ** 2).mean())
     known = seen_elsewhere(y, folds, task)
-    t = calibration.fit_temperature(outputs[known], y[known], task)
-    return float(calibration.row_nll(outputs[known] / t, y[known], task).mean())
+    t = fit_temperature(outputs[known], y[known], task)
+    return float(row_nll(outputs[known] / t, y[known], task).mean())
 
 
 def seen_elsewhere(y: Any, folds: Any, task: str) -> Any:
@@ -100,7 +104,7 @@ def seen_elsewhere(y: Any, folds: Any, task: str) -> Any:
     A model that never saw a class can say nothing about it, and what it says must not decide a temperature.
     """
     known = np.ones(len(y), dtype=bool)
-    if task == calibration.SINGLE:
+    if task == SINGLE:
         for fold in np.unique(folds):
             out = folds == fold
             known[out] = np.isin(y[out], y[~out])
@@ -114,15 +118,15 @@ def _fits(x: Any, y: Any, task: str, classes: int, strengths: Sequence[float]) -
     # The mean is taken off, so that the penalty acts on what differs between texts; it goes into the bias.
     centre = x.mean(axis=0)
     z = x - centre
-    seen = np.unique(y) if task == calibration.SINGLE else np.arange(classes)
+    seen = np.unique(y) if task == SINGLE else np.arange(classes)
     absent = np.setdiff1d(np.arange(classes), seen)
     model = LogisticRegression(max_iter=300, warm_start=True)
     for strength in strengths:
         weight, bias = np.zeros((classes, x.shape[1])), np.zeros(classes)
-        if task == calibration.REGRESSION:
+        if task == REGRESSION:
             ridge = Ridge(alpha=1.0 / strength).fit(z, y)
             weight, bias = ridge.coef_.reshape(1, -1), np.asarray(ridge.intercept_).reshape(1)
-        elif task == calibration.MULTI:
+        elif task == MULTI:
             for at in range(classes):
                 weight[at], bias[at] = _one_label(z, y[:, at] > 0.5, strength)
         elif len(seen) > 1:
@@ -158,9 +162,6 @@ def features(model: Any, tokenizer: Any, rows: Any, batch_size: int = 64) -> NDA
 
     For a classifier with the head of its architecture they are the mean over the tokens of its encoder.
     """
-    from mixwell.prediction import outputs
-    from mixwell.training.modeling_pooled import pool
-
     if hasattr(model, "features"):
         return outputs(model, tokenizer, rows, lambda batch: model.features(**batch)[0], batch_size=batch_size)
     body = model.get_encoder() if model.config.is_encoder_decoder else model.base_model
@@ -173,7 +174,7 @@ def features(model: Any, tokenizer: Any, rows: Any, batch_size: int = 64) -> NDA
 
 def guess_rate(y: Any, task: str) -> float | None:
     """The accuracy of always guessing the most frequent class; None without single classes."""
-    if task != calibration.SINGLE:
+    if task != SINGLE:
         return None
     return float(np.bincount(np.asarray(y)).max() / len(y))
 
@@ -194,17 +195,17 @@ def humble_scale(probe: Probe, x: Any, y: Any, task: str, folds: Any) -> float:
     it is taught nothing. Scaled down so that the training loss is the held-out one, it keeps the direction and leaves
     something to learn.
     """
-    if task == calibration.REGRESSION or probe.held_out is None:
+    if task == REGRESSION or probe.held_out is None:
         return 1.0
     goal = _loss(probe.held_out, np.asarray(y), task, np.asarray(folds))
     logits = probe.outputs(x)
     low, high = 0.0, 1.0
-    if float(calibration.row_nll(logits, y, task).mean()) >= goal:
+    if float(row_nll(logits, y, task).mean()) >= goal:
         return 1.0
     for _ in range(40):
         middle = (low + high) / 2
         # The loss falls as the scale grows, as long as the rows are mostly right.
-        if float(calibration.row_nll(middle * logits, y, task).mean()) > goal:
+        if float(row_nll(middle * logits, y, task).mean()) > goal:
             low = middle
         else:
             high = middle

@@ -16,27 +16,34 @@ if TYPE_CHECKING:
     from mixwell.training.settings import TrainSettings
 
 BATCH = 16
-# Rows are seen this often; small data sets are seen more often, up to the least number of updates.
-EPOCHS = 6
-LEAST_UPDATES = 60
+# Updates to aim at, within a least and a most number of epochs; few rows are seen more often, up to a least number of
+# updates.
+UPDATES = 350
+EPOCHS = (4, 10)
+LEAST_UPDATES = 100
 MOST_EPOCHS = 60
-# With fewer training rows than this nothing can be held out that would tell anything. What choices and a temperature
-# would have done is left to methods whose probabilities are honest without a validation row: pairs of texts and a
-# logistic regression, or mixing where there are no single classes.
+# With fewer training rows than this, pairs of texts teach more than single rows: they tune the encoder, and a logistic
+# regression does the rest; where there are no single classes, mixing keeps a head from being too sure.
 FEW_ROWS = 100
 FEW_ROWS_METHODS = ("contrastive", "manifold")
 CONTRASTIVE_UPDATES = 80
-# Few rows also want smaller steps.
-FEW_ROWS_RATE = 0.5
+# Pairs alone, without a head that learns beside them, want gentle steps: this share of the learning rate.
+CONTRASTIVE_RATE = 0.3
+# Weight of the pair loss beside the cross-entropy, and the fewest rows per class for it: with fewer, a batch has hardly
+# a pair of one class, and all that is left is pushing texts apart.
+PAIR_LOSS = 1.0
+PAIR_LOSS_ROWS = 5
 # A new head has to find its scale; at the encoder's learning rate it is still growing when training ends.
 HEAD_RATE = 10.0
+# With fewer rows than this, nothing is held out: it would tell nothing.
+LEAST_FOLDED = 10
 # Below so many training rows, folds choose the epoch and the temperature; from there on a part is held out for that.
 FOLDS_BELOW = 1000
-FOLDS = 4
+FOLDS = 3
 # Below so many training rows the word embeddings stay as they are: most words are never seen in training.
 FROZEN_WORDS_BELOW = 5000
 # Small models need larger steps. (most parameters in millions, learning rate)
-LEARNING_RATES = ((40, 2e-4), (60, 1e-4), (90, 5e-5), (200, 2e-5), (500, 1e-5))
+LEARNING_RATES = ((40, 1e-4), (90, 5e-5), (200, 2e-5), (500, 1e-5))
 LARGE_LEARNING_RATE = 5e-6
 
 
@@ -51,6 +58,7 @@ class Recipe:
         head_rate: how many times that a new head has.
         start: where the head starts: `probe` or `random`.
         freeze_words: whether the word embeddings stay as they are.
+        pair_loss: weight of a loss that pulls texts of one class together, beside the cross-entropy.
     """
 
     batch_size: int
@@ -59,10 +67,11 @@ class Recipe:
     head_rate: float
     start: str
     freeze_words: bool
+    pair_loss: float = 0.0
 
 
 def learning_rate(parameters: int) -> float:
-    """The learning rate for a model of this size: 2e-4 for 22 million parameters, 2e-5 for 110 million."""
+    """The learning rate for a model of this size: 1e-4 for 22 million parameters, 2e-5 for 110 million."""
     for most, rate in LEARNING_RATES:
         if parameters <= most * 1e6:
             return rate
@@ -76,6 +85,7 @@ def recipe(
     pooled: bool,
     new_head: bool = True,
     pairs: bool = False,
+    classes: int | None = None,
     processes: int = 1,
     least_rows: int | None = None,
 ) -> Recipe:
@@ -87,25 +97,30 @@ def recipe(
         pooled: whether the head is a linear layer on pooled features, so that it can start from a probe.
         new_head: whether there is a head to start at all; a trained one is kept.
         pairs: whether texts come in pairs, which the encoder reads as one text but a probe one by one.
+        classes: C, where each row has one; None otherwise, or where labels are mixed.
         processes: that share each step.
         least_rows: of a training with folds held out; None for `rows`.
     """
     batch = max(2, min(BATCH, least_rows or rows))
     per_epoch = math.ceil((least_rows or rows) / (batch * processes))
-    epochs = min(MOST_EPOCHS, max(EPOCHS, math.ceil(LEAST_UPDATES / per_epoch)))
+    fewest, usual = EPOCHS
+    epochs = min(usual, max(fewest, math.ceil(UPDATES / per_epoch)))
+    epochs = min(MOST_EPOCHS, max(epochs, math.ceil(LEAST_UPDATES / per_epoch)))
+    pulled = pooled and new_head and not pairs and classes is not None and rows >= PAIR_LOSS_ROWS * classes
     return Recipe(
         batch_size=batch,
         epochs=epochs,
-        learning_rate=learning_rate(parameters) * (FEW_ROWS_RATE if rows < FEW_ROWS else 1),
+        learning_rate=learning_rate(parameters),
         head_rate=HEAD_RATE if pooled and new_head else 1.0,
         start="probe" if pooled and new_head and not pairs else "random",
         freeze_words=rows < FROZEN_WORDS_BELOW,
+        pair_loss=PAIR_LOSS if pulled else 0.0,
     )
 
 
 def fill_in(settings: TrainSettings, chosen: Recipe) -> TrainSettings:
-    """The settings with the recipe's numbers wherever the user gave none."""
-    values = dataclasses.asdict(chosen)
+    """The settings with the recipe's numbers wherever the user gave none; what the method does not use stays out."""
+    values = {name: value for name, value in dataclasses.asdict(chosen).items() if settings.uses(name)}
     return dataclasses.replace(
         settings, **{name: value for name, value in values.items() if getattr(settings, name) is None}
     )

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mixwell.errors import OptionError, RunError, nearest
-from mixwell.progress import check_arguments
 from mixwell.training import recipe
+from mixwell.training.arguments import check_arguments
 from mixwell.training.heads import POOLINGS
+from mixwell.utils.errors import OptionError, RunError, nearest
 
 if TYPE_CHECKING:
     from mixwell.data import TextData
@@ -23,10 +23,15 @@ RARE = ("error", "drop", "merge")
 # What settings that were added later were before they could be set: for runs and records from then.
 BEFORE = {
     "pooling": "model", "start": "random", "head_rate": 1.0, "freeze_words": False, "folds": 0, "rare": "error",
-    "keep_together": False,
+    "keep_together": False, "pair_loss": 0.0,
 }  # fmt: skip
+# What only the papers' protocols set, and is no setting of a run any more: `fit` is told of it.
+PROTOCOL = ("updates_per_batch", "watch_test")
 # Methods that end in a logistic regression: on features that stay as they are, or on those tuned by pairs of texts.
 FROZEN = ("probe", "contrastive")
+# Settings of fine-tuning, which those methods use in part or not at all.
+TUNING = ("start", "epochs", "batch_size", "learning_rate", "head_rate", "freeze_words", "pair_loss", "save_steps")
+USED = {"probe": (), "contrastive": ("batch_size", "learning_rate", "freeze_words")}
 
 
 def mixing_of(method: str) -> str:
@@ -34,107 +39,115 @@ def mixing_of(method: str) -> str:
     return "none" if method in ("auto", *FROZEN) else method
 
 
+DATA, MODEL, TRAINING, RUN = "Data", "Model and method", "Training", "Run"
+
+
+def setting(default: Any, help: str, group: str, *flags: str, text: bool = False) -> Any:
+    """Declare a setting: its default and its help, for Python, the command line, grid files and the docs alike.
+
+    Args:
+        default: its value where none is given; `None` often means that the recipe decides, and the help says so.
+        help: one sentence.
+        group: the part of the help it stands in.
+        *flags: on the command line, if they are not made of the name alone.
+        text: read a text on the command line, whatever the type says.
+    """
+    metadata = {"help": help, "group": group, "flags": flags, "text": text}
+    if isinstance(default, dict):
+        return field(default_factory=dict, metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
 @dataclass
 class TrainSettings:
-    """All that decides a run.
-
-    Attributes:
-        data: a file, folder or hub id; see `mixwell.data.load`, also for `text`, `text_pair`, `label`, `task`,
-            `split_seed` and `drop_leaks`.
-        output: the run folder; None for `runs/<data>-<method>`.
-        validation: a file, a share of train, `none` to hold nothing out, or None: folds for few rows, a tenth of train
-            for many. `test` likewise; with folds, no test rows are cut unless asked for.
-        folds: K: cross-fitting, in which every row is held out once and the final model is trained on all rows; 0 for
-            none, None to decide by the number of rows: below 100 nothing is held out, below 1000 there are 4.
-        rare: what to do with classes of one row: `error`, `drop` or `merge` (into one class, `other`).
-        keep_together: keep rows of equal text on one side of a cut.
-        fraction: share of train to keep; with `per_class`, `max_train` and `sample_seed` see `TextData.sample`.
-        model: `minilm`, a folder or a hub id.
-        trust_remote_code: run code that comes with the model.
-        pooling: how tokens become one vector: `auto`, `model`, `mean`, `cls` or `last`; see `mixwell.training.heads`.
-        method: a name of `mixwell.methods()`, with `method_options`; `probe` for a logistic regression on frozen
-            features; `contrastive` for one on features tuned by pairs of texts; `auto` for plain fine-tuning or the
-            probe, whichever does better on held-out rows, or `contrastive` where rows are too few to hold any out.
-        start: where the head starts, `probe` or `random`; with `epochs`, `batch_size`, `learning_rate`, `head_rate`
-            and `freeze_words` None for the recipe's (`mixwell.training.recipe`).
-        epochs: the most epochs.
-        batch_size: rows per step on each device; rows meet partners of the same batch.
-        eval_batch_size: rows of a batch in evaluation.
-        learning_rate: the highest.
-        head_rate: how many times that the head has.
-        freeze_words: whether the word embeddings stay as they are.
-        warmup: share of the steps in which the learning rate rises.
-        weight_decay: of AdamW.
-        scheduler: Trainer's name for how the learning rate falls.
-        max_length: the most tokens of a row; fewer where the model takes fewer.
-        patience: stop after so many epochs without a better validation metric; 0 never stops early.
-        best_metric: which epoch's weights are kept. `loss`, the default, is the validation loss: for classification
-            the negative log-likelihood, a proper score that rewards right and honest probabilities alike. Or a
-            metric of `mixwell.calibration.METRICS`.
-        seed: of the new head, the order of the rows, dropout and mixing.
-        class_weights: `none`, or `balanced`: classes weigh in inversely to their share of train.
-        group_by_length: batches of similar length, which is faster but changes which rows meet.
-        label_smoothing: share of each label that is spread over all classes.
-        updates_per_batch: updates with each mini-batch, one after the other, each with draws of its own.
-        watch_test: measure the test rows too after every epoch, for a curve; they choose nothing.
-        save_steps: a checkpoint every so many steps, besides the one at each epoch's end.
-        keep_checkpoints: keep them when the run is finished.
-        report_to: where Trainer reports to (`tensorboard`, `wandb` and so on).
-        arguments: more fields of `TrainingArguments`.
-        cache_dir: for tokenised texts.
-    """
+    """All that decides a run; `help` of a field says what it is, `settings_table` lists them."""
 
     data: str
-    output: str | None = None
-    text: str | None = None
-    text_pair: str | None = None
-    label: str | None = None
-    task: str | None = None
-    validation: str | float | None = None
-    test: str | float | None = None
-    split_seed: int = 0
-    drop_leaks: bool = False
-    folds: int | None = None
-    rare: str = "error"
-    keep_together: bool = True
-    fraction: float | None = None
-    per_class: int | None = None
-    max_train: int | None = None
-    sample_seed: int = 0
-    model: str = "minilm"
-    trust_remote_code: bool = False
-    pooling: str = "auto"
-    method: str = "auto"
-    method_options: dict[str, Any] = field(default_factory=dict)
-    start: str | None = None
-    epochs: int | None = None
-    batch_size: int | None = None
-    eval_batch_size: int = 64
-    learning_rate: float | None = None
-    head_rate: float | None = None
-    freeze_words: bool | None = None
-    warmup: float = 0.1
-    weight_decay: float = 0.01
-    scheduler: str = "cosine"
-    max_length: int = 256
-    patience: int = 5
-    best_metric: str = "loss"
-    seed: int = 0
-    class_weights: str = "none"
-    group_by_length: bool = False
-    label_smoothing: float = 0.0
-    updates_per_batch: int = 1
-    watch_test: bool = False
-    save_steps: int | None = None
-    keep_checkpoints: bool = False
-    report_to: str = "none"
-    arguments: dict[str, Any] = field(default_factory=dict)
-    cache_dir: str | None = None
+    output: str | None = setting(None, "The run folder. Default: runs/DATA-METHOD.", RUN, "--output", "-o")
+    text: str | None = setting(None, "The text column. Default: found by name.", DATA)
+    text_pair: str | None = setting(None, "The column of the second text.", DATA)
+    label: str | None = setting(None, "The label column. Default: found by name.", DATA)
+    task: str | None = setting(None, "single_label, multi_label or regression. Default: by the labels.", DATA)
+    validation: str | float | None = setting(
+        None,
+        "A file, the share of train to cut, or none. Default: none below 10 rows, folds below 1000, else 0.1.",
+        DATA,
+        text=True,
+    )
+    test: str | float | None = setting(
+        None,
+        "A file, the share of train to cut, or none. Default: none where nothing or folds are held out, else 0.2.",
+        DATA,
+        text=True,
+    )
+    split_seed: int = setting(0, "Decides which rows are cut off.", DATA)
+    drop_leaks: bool = setting(False, "Drop training texts that are in validation or test.", DATA, "--drop-leaks")
+    folds: int | None = setting(
+        None, "Hold every row out once, then train on all; 0: never. Default: 3 from 10 to 1000 rows.", DATA
+    )
+    rare: str = setting("error", "Classes with one row: error, drop, or merge into 'other'.", DATA)
+    keep_together: bool = setting(True, "Keep rows of equal text on one side of a cut.", DATA)
+    fraction: float | None = setting(None, "Share of the training rows to keep.", DATA)
+    per_class: int | None = setting(None, "Training rows per class to keep.", DATA)
+    max_train: int | None = setting(None, "The most training rows to keep.", DATA)
+    sample_seed: int = setting(0, "Chooses the rows to keep.", DATA)
+    model: str = setting("minilm", "minilm, a folder or a hub id.", MODEL, "--model", "-m")
+    trust_remote_code: bool = setting(False, "Run code that comes with the model.", MODEL, "--trust-remote-code")
+    pooling: str = setting(
+        "auto", "auto (as the encoder was trained), model (the architecture's head), mean, cls or last.", MODEL
+    )
+    method: str = setting(
+        "auto",
+        "auto: by rows and held-out loss; probe: frozen features; contrastive: pairs; none: plain; or how to mix.",
+        MODEL,
+    )
+    method_options: dict[str, Any] = setting({}, "Options of the method.", MODEL)
+    start: str | None = setting(
+        None, "Where the head starts: probe or random. Default: probe, where the head is pooled.", TRAINING
+    )
+    epochs: int | None = setting(
+        None, "The most epochs. Default: by the number of rows, 4 to 10, more for few rows.", TRAINING
+    )
+    batch_size: int | None = setting(
+        None, "Rows per step; they meet partners of the same batch. Default: 16.", TRAINING
+    )
+    eval_batch_size: int = setting(64, "Rows at once in evaluation.", TRAINING)
+    learning_rate: float | None = setting(
+        None, "The highest learning rate. Default: by the size of the model.", TRAINING
+    )
+    head_rate: float | None = setting(
+        None, "How many times the learning rate a new head has. Default: 10 for a pooled head.", TRAINING
+    )
+    freeze_words: bool | None = setting(
+        None, "Keep the word embeddings as they are. Default: below 5000 rows.", TRAINING
+    )
+    pair_loss: float | None = setting(
+        None,
+        "Weight of a loss that pulls texts of one class together; plain training only. Default: by rows per class.",
+        TRAINING,
+    )
+    warmup: float = setting(0.1, "Share of the steps in which the learning rate rises.", TRAINING)
+    weight_decay: float = setting(0.01, "Weight decay of AdamW.", TRAINING)
+    scheduler: str = setting("cosine", "How the learning rate falls: Trainer's name for it.", TRAINING)
+    max_length: int = setting(256, "The most tokens per row.", MODEL)
+    patience: int = setting(5, "Epochs without a better validation metric before stopping; 0: never.", TRAINING)
+    best_metric: str = setting("loss", "Validation metric that chooses the epoch.", TRAINING)
+    seed: int = setting(0, "Of head, order, dropout and mixing.", TRAINING)
+    class_weights: str = setting("none", "none, or balanced by class frequency.", TRAINING)
+    group_by_length: bool = setting(
+        False, "Batches of similar length: faster, but changes which rows meet.", TRAINING, "--group-by-length"
+    )
+    label_smoothing: float = setting(0.0, "Share of each label that is spread over all classes.", TRAINING)
+    save_steps: int | None = setting(None, "A checkpoint every so many steps too.", RUN)
+    keep_checkpoints: bool = setting(False, "Keep checkpoints when the run is finished.", RUN, "--keep-checkpoints")
+    report_to: str = setting("none", "Where Trainer reports to: tensorboard, wandb and so on.", RUN)
+    arguments: dict[str, Any] = setting({}, "More fields of TrainingArguments.", TRAINING)
+    cache_dir: str | None = setting(None, "For tokenised texts. Default: the user's cache.", RUN)
 
     def check(self) -> None:
         """Raise `OptionError` for a value that cannot be used."""
         for name, least in (("epochs", 1), ("batch_size", 1), ("eval_batch_size", 1), ("max_length", 3),
-                            ("patience", 0), ("save_steps", 1), ("seed", 0), ("updates_per_batch", 1)):  # fmt: skip
+                            ("patience", 0), ("save_steps", 1), ("seed", 0)):  # fmt: skip
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
                 raise OptionError(f"{name} must be a whole number of at least {least}, got {value!r}")
@@ -144,6 +157,12 @@ class TrainSettings:
             raise OptionError(f"learning_rate must lie between 0 and 1, got {self.learning_rate}")
         if self.head_rate is not None and not 0 < self.head_rate <= 1000:
             raise OptionError(f"head_rate must be above 0 and at most 1000, got {self.head_rate}")
+        if self.pair_loss is not None and not 0 <= self.pair_loss <= 1000:
+            raise OptionError(f"pair_loss must be at least 0 and at most 1000, got {self.pair_loss}")
+        if self.pair_loss and self.mixing != "none":
+            raise OptionError(
+                f"pair_loss goes with plain training, not with {self.mixing}: mixed rows have no one class"
+            )
         if not 0 <= self.weight_decay < 1:
             raise OptionError(f"weight_decay must be at least 0 and below 1, got {self.weight_decay}")
         if not 0 <= self.warmup < 1:
@@ -187,6 +206,23 @@ class TrainSettings:
                     f"{name} does not go with method {self.method}, which trains no encoder; leave it out"
                 )
 
+    def uses(self, name: str) -> bool:
+        """Whether the method uses a setting of fine-tuning."""
+        return name not in TUNING or name in USED.get(self.method, TUNING)
+
+    @property
+    def asks_for_fine_tuning(self) -> bool:
+        """Whether a setting was given that only fine-tuning of a head uses."""
+        given = [name for name in TUNING if getattr(self, name) is not None and name not in USED["contrastive"]]
+        plain = not (self.method_options or self.label_smoothing or self.class_weights != "none")
+        return bool(given or self.arguments or self.best_metric != "loss") or not plain
+
+    def check_used(self) -> None:
+        """Raise `OptionError` for a setting that was given and that the method does not use."""
+        for name in TUNING:
+            if getattr(self, name) is not None and not self.uses(name):
+                raise OptionError(f"{name} does not go with method {self.method}, which does not use it; leave it out")
+
     @property
     def mixing(self) -> str:
         """The method of the fine-tuning: a name of `mixwell.methods()`."""
@@ -204,7 +240,7 @@ class TrainSettings:
 
     def load_data(self, progress: Callable[[int], None] | None = None) -> TextData:
         """Read, split and sample the texts; `progress` is told of the rows read."""
-        from mixwell import data as texts
+        from mixwell import data as texts  # not at the top: the command line reads this file for its help
 
         found = texts.load(
             self.data, text=self.text, text_pair=self.text_pair, label=self.label, task=self.task,
@@ -220,6 +256,7 @@ class TrainSettings:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> TrainSettings:
         """The settings of `to_dict`; raise `RunError` for names this version does not know."""
+        values = {name: value for name, value in values.items() if name not in PROTOCOL}
         strange = sorted(set(values) - {f.name for f in dataclasses.fields(cls)})
         if strange:
             raise RunError(f"the run has a setting {strange[0]!r} that this version of mixwell does not know")

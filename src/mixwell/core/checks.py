@@ -1,0 +1,108 @@
+"""What is checked before a method is attached to a model."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import weakref
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+from mixwell.core.hooks import inert
+from mixwell.core.method import Method
+from mixwell.core.model import base_model
+from mixwell.core.points import Points
+from mixwell.utils.errors import AttachError, UnsupportedModelError
+
+if TYPE_CHECKING:
+    from mixwell.core.mixer import Mixer
+
+MIXERS: weakref.WeakSet[Mixer] = weakref.WeakSet()  # all there are
+
+
+def check_attachable(model: nn.Module) -> None:
+    """Raise if a model cannot be attached to; remove what a copy of an attached model kept of its hooks.
+
+    Args:
+        model: to attach to.
+
+    Raises:
+        AttachError: it is wrapped, compiled, or has a mixer in it or around it.
+    """
+    if isinstance(model, nn.DataParallel):
+        raise AttachError(
+            "nn.DataParallel copies the model in every forward and cannot be mixed; use DistributedDataParallel "
+            "(torchrun or accelerate launch), or one device"
+        )
+    if (getattr(model, "tp_size", None) or 1) > 1:
+        raise AttachError(
+            "a tensor-parallel model cannot be mixed: its processes share each batch but would draw partners of their "
+            "own; use data parallelism (DDP, FSDP)"
+        )
+    if isinstance(model, nn.parallel.DistributedDataParallel):
+        raise AttachError("attach to the model before it is wrapped in DistributedDataParallel (or to model.module)")
+    fsdp = sys.modules.get("torch.distributed.fsdp")  # a second to import; not there: nothing is sharded
+    if fsdp is not None and any(
+        isinstance(module, (fsdp.FSDPModule, fsdp.FullyShardedDataParallel)) for module in model.modules()
+    ):
+        raise AttachError("the model is sharded already; attach first, then fully_shard (or FullyShardedDataParallel)")
+    if any(
+        isinstance(module, torch._dynamo.eval_frame.OptimizedModule)
+        or getattr(module, "_compiled_call_impl", None) is not None
+        for module in model.modules()
+    ):
+        raise AttachError("the model is compiled already and would ignore the hooks; attach first, then torch.compile")
+    inside = set(map(id, model.modules()))
+    for other in list(MIXERS):
+        if not other.attached:
+            continue
+        if other.model is model:
+            raise AttachError(
+                f"the model already has {other.method.name!r} attached; call its detach() first, or use the mixer "
+                f"you have"
+            )
+        if id(other.model) in inside:
+            raise AttachError(
+                f"a part of this model ({type(other.model).__name__}) has {other.method.name!r} attached; detach it, "
+                f"then attach to the whole model (with PEFT: attach after get_peft_model)"
+            )
+        if any(module is model for module in other.model.modules()):
+            raise AttachError(
+                f"this model is a part of {type(other.model).__name__}, which has {other.method.name!r} attached; only "
+                f"the outermost model is attached"
+            )
+    for module in model.modules():
+        for hooks in (module._forward_hooks, module._forward_pre_hooks):
+            for key in [key for key, hook in hooks.items() if hook is inert]:
+                del hooks[key]  # left in a copy of an attached model
+
+
+def check_task(method: Method, points: Points, model: nn.Module) -> None:
+    """Raise if a method cannot serve what the model is for."""
+    what = {"sequence": "one label a row", "token": "one label a token", "span": "start and end positions"}
+    if points.task not in method.tasks:
+        raise UnsupportedModelError(
+            f"method {method.name!r} needs {what[method.tasks[0]]}, but {type(model).__name__} predicts "
+            f"{what[points.task]}; mixwell.inspect(model) lists the methods that fit"
+        )
+    if points.modality not in method.modalities:
+        raise UnsupportedModelError(
+            f"method {method.name!r} works on {' and '.join(method.modalities)}, but {type(model).__name__} reads "
+            f"{points.modality}s"
+        )
+
+
+def forward_names(model: nn.Module) -> list[str]:
+    """Return the names of the positional arguments: the wrapper's own, or those of the model it passes them on to."""
+    for module in (model, base_model(model)):
+        parameters = list(inspect.signature(type(module).forward).parameters.values())[1:]
+        if names := [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]:
+            return names
+    return []
+
+
+def adapters(model: nn.Module) -> list[str]:
+    """Return the names of the PEFT adapters in a model; PEFT leaves them on the model it changes."""
+    return list(getattr(base_model(model), "peft_config", None) or ())

@@ -1,0 +1,36 @@
+"""Private calls into torch, in one place."""
+
+from __future__ import annotations
+
+import torch
+
+
+class HookGuards:
+    """Lets torch.compile see hooks on modules while any mixer is attached, and leaves its setting as it was.
+
+    By default torch.compile takes the graph of a block without hooks for that of one that has some.
+    """
+
+    _holders = 0
+    _before = True
+
+    def __init__(self) -> None:
+        self._held = False
+
+    def take(self) -> None:
+        """Ask for guards."""
+        cls = HookGuards
+        if not cls._holders:
+            cls._before = bool(torch._dynamo.config.skip_nnmodule_hook_guards)
+            torch._dynamo.config.skip_nnmodule_hook_guards = False
+        cls._holders += 1
+        self._held = True
+
+    def release(self) -> None:
+        """Give the setting back with the last mixer."""
+        if not self._held:
+            return
+        self._held = False
+        HookGuards._holders -= 1
+        if not HookGuards._holders:
+            torch._dynamo.config.skip_nnmodule_hook_guards = HookGuards._before

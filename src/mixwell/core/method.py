@@ -1,0 +1,268 @@
+"""What a method is: options, the points it uses, and what happens there.
+
+A method is a dataclass. Its fields are its options, each with a help text; cross-field checks live in `check`.
+Through one training step the mixer calls, in this order, `draw_lam` and `draw_layer` (random numbers), `prepare` (edit
+masks or token ids, refine the plan), `mix` at each point, and `loss`.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+import torch
+from torch import Tensor
+
+from mixwell.core.blend import blend, mix, partner, token_weight
+from mixwell.core.draw import PAIRINGS, Plan, check_draw, draw_lam, mutual_pairing
+from mixwell.core.loss import Criterion, LossFunction, mixed_loss
+from mixwell.utils.errors import OptionError, nearest
+
+if TYPE_CHECKING:
+    from mixwell.core.mixer import Mixer
+    from mixwell.core.points import Point, Points
+    from mixwell.core.step import Step
+
+
+def option(default: Any, help: str) -> Any:
+    """Declare an option of a method with its default and a help text."""
+    return field(default=default, metadata={"help": help})
+
+
+T = TypeVar("T", bound="Method")
+
+
+@dataclass
+class Method:
+    """Base of all methods; holds the options that all share.
+
+    Class attributes:
+        name: what `attach` is called with.
+        summary: one line for lists.
+        mixes: whether anything is mixed at all.
+        has_lam: whether one number lam is drawn (and can be pinned).
+        has_permutation: whether rows have partners (that can be pinned).
+        has_layer: whether a layer is drawn (and can be pinned).
+        needs_labels: whether the labels must be there before the forward.
+        tasks: what it can serve: `sequence` (one label a row), `token` (one a token), `span` (start and end).
+        modalities: what the model may read: `text`, `image`.
+        alternatives: options to try, in this order, on models that refuse the defaults; for `inspect`.
+        aliases: other names for options: the paper's, where the class needs the name itself.
+        hidden: found by its name only, not in lists: not for use.
+    """
+
+    name: ClassVar[str] = ""
+    summary: ClassVar[str] = ""
+    mixes: ClassVar[bool] = True
+    has_lam: ClassVar[bool] = True
+    has_permutation: ClassVar[bool] = True
+    has_layer: ClassVar[bool] = False
+    needs_labels: ClassVar[bool] = False
+    tasks: ClassVar[tuple[str, ...]] = ("sequence", "token", "span")
+    modalities: ClassVar[tuple[str, ...]] = ("text", "image")
+    alternatives: ClassVar[tuple[dict[str, Any], ...]] = ()
+    aliases: ClassVar[dict[str, str]] = {}
+    hidden: ClassVar[bool] = False
+
+    pairing: str = option(
+        "random", "who meets whom: random, pairs (mutual), length (similar length), label (other label)"
+    )
+    stacks: str = option("all", "encoder-decoder models: mix in all blocks, or in those of the encoder only")
+    start: float = option(0.0, "fraction of training after which mixing begins")
+    stop: float = option(1.0, "fraction of training after which mixing ends")
+    total_steps: int | None = option(None, "training forwards in all, to know the fraction without a callback")
+    regularise: bool = option(False, "RegMixup: plain loss + mixed loss, by a second forward")
+    label_smoothing: float = option(0.0, "share of each label spread evenly over the classes, inside the loss")
+    class_weights: Sequence[float] | None = option(None, "one weight a class, inside the loss")
+    loss_fn: LossFunction | None = option(None, "(logits, labels) -> one loss a row, instead of the model's loss")
+    mutual: str = field(default="", init=False, repr=False)  # what needs mutual partners, if anything does
+
+    def __post_init__(self) -> None:
+        self._check_types()
+        for name, low, high in (("start", 0.0, 1.0), ("stop", 0.0, 1.0), ("label_smoothing", 0.0, 1.0)):
+            value = getattr(self, name)
+            if not low <= value <= high:
+                raise OptionError(f"{name}={value} must lie between {low:g} and {high:g}")
+        if self.start >= self.stop:
+            raise OptionError(f"start={self.start} must be less than stop={self.stop}")
+        if self.total_steps is not None and self.total_steps < 1:
+            raise OptionError(f"total_steps={self.total_steps} must be at least 1")
+        self.choice("pairing", PAIRINGS)
+        self.choice("stacks", ("all", "encoder"))
+        if self.class_weights is not None:
+            self.class_weights = [float(w) for w in self.class_weights]
+            if not self.class_weights or min(self.class_weights) < 0 or max(self.class_weights) <= 0:
+                raise OptionError("class_weights must be at least 0, and one of them above 0")
+        if self.loss_fn is not None and (self.label_smoothing or self.class_weights is not None):
+            raise OptionError("loss_fn replaces the whole loss: put label_smoothing and class_weights inside it")
+        self.check()
+
+    def _check_types(self) -> None:
+        """Check numbers and switches against the type of their default."""
+        for field_ in dataclasses.fields(self):
+            value, kind = getattr(self, field_.name), type(field_.default)
+            fits = {
+                bool: isinstance(value, bool),
+                int: isinstance(value, int) and not isinstance(value, bool),
+                float: isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value),
+            }.get(kind, True)
+            if not fits:
+                name = {bool: "true or false", int: "a whole number", float: "a finite number"}[kind]
+                raise OptionError(f"{field_.name}={value!r} must be {name} for {self.name}")
+
+    # --- for methods to fill in ---
+
+    def check(self) -> None:
+        """Check the options against each other; raise OptionError."""
+
+    def sites(self, points: Points) -> list[Point]:
+        """Return the points this method mixes at, in a fixed order; raise if the model has no such points."""
+        return []
+
+    def verify(self, mixer: Mixer) -> None:
+        """Verify at attach time that the method fits the model; raise OptionError or UnsupportedModelError."""
+
+    def for_mixer(self: T) -> T:
+        """Return a copy for one mixer: what a method learns belongs to that."""
+        return copy.copy(self)
+
+    def draw_lam(self, rng: torch.Generator) -> float | None:
+        """Draw the weight of a row's own part."""
+        return None
+
+    def adjust_lam(self, lam: float | Tensor) -> float | Tensor:
+        """Adapt lam, drawn or pinned, before it is used."""
+        return lam
+
+    def draw_layer(self, rng: torch.Generator, count: int) -> int | None:
+        """Draw one of `count` layers, whose sites are then the active ones, or None if all are active."""
+        return None
+
+    def layer_of(self, site: Point, points: Points) -> int:
+        """Return the user's number of a site, for methods that draw one; sites may share a number."""
+        return site.index
+
+    def prepare(self, step: Step, plan: Plan, rng: torch.Generator) -> Plan:
+        """Edit the inputs (masks, token ids) and complete the plan, before the forward."""
+        return plan
+
+    def mix(self, x: Tensor, plan: Plan, site: int, step: Step) -> Tensor:
+        """Mix the tensor at one site.
+
+        Args:
+            x: (B, T, d) or (B, d).
+            plan: the current plan.
+            site: index into what `sites` returned.
+            step: the current step.
+        """
+        causal = step.mixer.sites[site].causal
+        weight = token_weight(x, plan, site, causal)
+        if causal and plan.shift is not None and x.dim() == 3:
+            return blend(partner(x, plan, causal), x, weight)
+        return mix(x, plan.permutation, weight)
+
+    def loss(
+        self,
+        criterion: Criterion,
+        logits: Tensor,
+        labels: Tensor,
+        plan: Plan,
+        step: Step,
+        items: Tensor | int | None,
+    ) -> Tensor:
+        """Return the mixed loss of one forward."""
+        return mixed_loss(criterion, logits, labels, plan.permutation, plan.label_weight, items)
+
+    @property
+    def learns(self) -> bool:
+        """Whether the method has values of its own that training changes."""
+        return False
+
+    def state(self) -> dict[str, Tensor]:
+        """Return what the method learned, for a resumed run to go on from."""
+        return {}
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        """Take what `state` returned."""
+
+    # --- helpers ---
+
+    def pick(self, points: Points, kind: str) -> tuple[Point, ...]:
+        """Return the points of one kind in the stacks that are mixed."""
+        return tuple(point for point in points.get(kind) if self.stacks == "all" or point.stack == "encoder")
+
+    def need_mutual_partners(self, why: str) -> None:
+        """In `check`: draw partners that are each other's, and take no others: `why` says what needs them."""
+        self.pairing, self.mutual = mutual_pairing(self.pairing, why), why
+
+    def choice(self, name: str, allowed: Iterable[Any]) -> None:
+        """Raise unless an option has one of the allowed values."""
+        allowed = list(allowed)
+        value = getattr(self, name)
+        if value not in allowed:
+            raise OptionError(
+                f"{name}={value!r} is unknown for {self.name}{nearest(str(value), allowed)}; "
+                f"use one of {', '.join(map(str, allowed))}"
+            )
+
+    def positive(self, *names: str) -> None:
+        """Raise unless options are above 0."""
+        for name in names:
+            if not getattr(self, name) > 0:
+                raise OptionError(f"{name}={getattr(self, name)} must be above 0 for {self.name}")
+
+    @classmethod
+    def option_names(cls) -> list[str]:
+        """Return the names of all options."""
+        return [f.name for f in dataclasses.fields(cls) if f.init]
+
+    def options(self) -> dict[str, Any]:
+        """Return the options as plain values; a loss function is given by its name."""
+        values = {name: getattr(self, name) for name in self.option_names()}
+        if self.loss_fn is not None:
+            values["loss_fn"] = getattr(self.loss_fn, "__qualname__", repr(self.loss_fn))
+        return values
+
+
+@dataclass
+class DrawsLam(Method):
+    """A method that draws one lam a step by a named rule."""
+
+    alpha: float = option(0.2, "shape of the Beta distribution lam is drawn from")
+    draw: str = option("folded", "max_of (largest of `samples`), folded (max(l, 1-l)) or beta")
+    samples: int = option(5, "how many draws max_of takes the largest of")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.positive("alpha", "samples")
+        check_draw(self.draw)
+
+    def draw_lam(self, rng: torch.Generator) -> float:
+        """Draw lam by the rule `draw`."""
+        return draw_lam(self.draw, self.alpha, self.samples, rng)
+
+
+def pick_layers(layers: Sequence[int] | None, depth: int, default: Sequence[int], what: str) -> list[int]:
+    """Check a list of block numbers against the depth of the model.
+
+    Args:
+        layers: the user's list, or None for the default.
+        depth: how many there are; numbers go from 0 to depth - 1.
+        default: what None stands for.
+        what: the name of the option, for messages.
+    """
+    if layers is None:
+        return list(default)
+    chosen = [layers] if isinstance(layers, int) else list(layers)
+    if not chosen:
+        raise OptionError(f"{what}=[] mixes nowhere; name at least one of 0..{depth - 1}, or use method 'none'")
+    for layer in chosen:
+        if isinstance(layer, bool) or not isinstance(layer, int) or not 0 <= layer < depth:
+            raise OptionError(f"{what}={chosen}: {layer!r} is not one of 0..{depth - 1} (they count from 0)")
+    if len(set(chosen)) != len(chosen):
+        raise OptionError(f"{what}={chosen} names one twice")
+    return sorted(chosen)

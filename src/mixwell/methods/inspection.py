@@ -1,0 +1,111 @@
+"""What a model offers: its points, and the methods that fit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import nn
+
+from mixwell.core.checks import check_attachable
+from mixwell.core.layout import find_points
+from mixwell.core.mixer import Mixer
+from mixwell.core.points import KINDS, Points
+from mixwell.methods.registry import load_all
+from mixwell.utils.errors import MixwellError
+
+TASKS = {"sequence": "one label a row", "token": "one label a token", "span": "question answering"}
+SHORT = {"sequence": "rows", "token": "tokens", "span": "spans"}
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """The points of a model, each proved to fire by a probe, and the methods it can take.
+
+    Attributes:
+        model: class name of the model.
+        points: the points found, and why others were not.
+        methods: method -> empty if it fits, else why not.
+        options: method -> what it must be given to fit, for those that refuse the model with their defaults.
+    """
+
+    model: str
+    points: Points
+    methods: dict[str, str]
+    options: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    @property
+    def title(self) -> str:
+        """One line about the model: what it predicts, from what, and how it is built."""
+        points = self.points
+        blocks = points.found.get("block", ())
+        stacks = [name for name in ("encoder", "decoder") if any(each.stack == name for each in blocks)]
+        built = "encoder and decoder" if len(stacks) > 1 else "causal" if any(each.causal for each in blocks) else ""
+        parts = [TASKS[points.task], f"from {points.modality}s", f"{points.depth} blocks", built, points.layout]
+        return f"{self.model}: {', '.join(part for part in parts if part)}"
+
+    def rows(self) -> list[tuple[str, str, str]]:
+        """Return (kind, how many, where or why not) for each kind of point."""
+        rows = []
+        for kind in KINDS:
+            found = self.points.found.get(kind)
+            if found is None:
+                rows.append((kind, "-", self.points.missing[kind]))
+                continue
+            first, last = found[0].name, found[-1].name
+            where = first if first == last else f"{first} ... {last}"
+            rows.append((kind, str(len(found)), f"{where} ({found[0].how})"))
+        return rows
+
+    def fits(self, method: str) -> str:
+        """Return `yes`, `no`, or the options with which a method fits."""
+        if not self.methods[method]:
+            return "yes"
+        given = self.options.get(method, {})
+        return f"with {', '.join(f'{name}={value!r}' for name, value in given.items())}" if given else "no"
+
+    def method_rows(self) -> list[tuple[str, str, str, str]]:
+        """Return (method, whether it fits, what labels it can serve, why it does not fit) for each method."""
+        known = load_all()
+        rows = []
+        for name, why in self.methods.items():
+            tasks = [SHORT[task] for task in known[name].tasks]
+            tasks += ["images"] if "image" in known[name].modalities else []
+            rows.append((name, self.fits(name), ", ".join(tasks), "" if name in self.options else why))
+        return rows
+
+    def __str__(self) -> str:
+        lines = [self.title]
+        lines += [f"  {kind:<14} {count:>3}  {where}" for kind, count, where in self.rows()]
+        lines.append("methods:")
+        for name, why in self.methods.items():
+            said = f"no: {why}" if self.fits(name) == "no" else self.fits(name).replace("yes", "fits")
+            lines.append(f"  {name:<14} {said}")
+        return "\n".join(lines)
+
+
+def inspect(model: nn.Module) -> Inspection:
+    """Find the points of a model and the methods that fit, without changing it.
+
+    Args:
+        model: a transformers model, not attached and not compiled.
+    """
+    check_attachable(model)
+    points = find_points(model)
+    fits: dict[str, str] = {}
+    options: dict[str, dict[str, Any]] = {}
+    for name, method in load_all().items():
+        fits[name] = _refusal(model, method, {}, points)
+        if fits[name]:
+            found = next((given for given in method.alternatives if not _refusal(model, method, given, points)), None)
+            options |= {name: found} if found else {}
+    return Inspection(type(model).__name__, points, fits, options)
+
+
+def _refusal(model: nn.Module, method: Any, given: dict[str, Any], points: Points) -> str:
+    """Return why a method does not fit; empty if it does."""
+    try:
+        Mixer(model, method(**given), points).detach()
+    except MixwellError as error:
+        return str(error)
+    return ""

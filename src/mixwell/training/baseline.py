@@ -1,0 +1,119 @@
+"""The frozen features of a run, the probes on them, and the first weights that every training starts from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from mixwell.metrics.tasks import SINGLE
+from mixwell.training import contrastive, heads, probe, recipe
+from mixwell.training.folds import assign_folds
+from mixwell.training.held_out import HeldOut, validation_parts
+from mixwell.training.predict import logits
+from mixwell.training.prepare import Ready
+from mixwell.utils.console import Reporter
+
+
+class Probing:
+    """The frozen features of a run's rows, the probes on them, and the model's first weights."""
+
+    def __init__(self, ready: Ready) -> None:
+        self.ready = ready
+        settings, model = ready.settings, ready.loaded.model
+        self.first = {name: value.detach().clone() for name, value in model.state_dict().items()}
+        self.pairs = "text_pair" in ready.data.train.column_names
+        self.model = heads.probe_model(model, ready.loaded.tokenizer, pairs=self.pairs)
+        self.features = {
+            name: probe.features(self.model or model, ready.loaded.tokenizer, rows, ready.settings.eval_batch_size)
+            for name, rows in ready.rows.items()
+        }
+        self.classes = model.config.num_labels
+        self.y = ready.labels("train")
+        folds = ready.folds
+        if folds is None:
+            stratum = self.y if ready.task == SINGLE else np.zeros(len(self.y), dtype=np.int64)
+            keys = ready.data.row_keys("train").folded
+            folds = assign_folds(keys, stratum, max(2, min(recipe.FOLDS, len(np.unique(keys)))), settings.split_seed)
+        self.folds = folds
+        self.whole = probe.fit_probe(self.features["train"], self.y, ready.task, self.classes, folds)
+
+    def fit(self, rows: Any) -> probe.Probe:
+        """The probe of some training rows, by their numbers; its strength is that of all."""
+        if len(rows) == len(self.y):
+            return self.whole
+        x = self.features["train"][rows]
+        return probe.fit_probe(x, self.y[rows], self.ready.task, self.classes, strength=self.whole.strength)
+
+    def out_of_fold(self) -> HeldOut:
+        """What the probe says about each training row without having seen it."""
+        assert self.whole.held_out is not None
+        return HeldOut("out_of_fold", self.whole.held_out, self.y, self.ready.task, self.folds)
+
+    def held_out(self) -> HeldOut | None:
+        """What the probe says about the held-out rows of the run."""
+        ready = self.ready
+        if ready.folds is not None:
+            return self.out_of_fold()
+        if "validation" not in self.features:
+            return None
+        outputs = self.whole.outputs(self.features["validation"])
+        parts = validation_parts(len(outputs))
+        return HeldOut("validation", outputs, ready.labels("validation"), ready.task, parts)
+
+    def tune(self, rows: Any, reporter: Reporter) -> None:
+        """Tune the encoder by pairs of some training rows, and end with a logistic regression on its features."""
+        ready, settings, model = self.ready, self.ready.settings, self.ready.loaded.model
+        assert settings.learning_rate is not None and settings.batch_size is not None
+        self.restore()
+        model.config.normalize = True
+        chosen = ready.rows["train"].select(rows)
+        reporter.begin(recipe.CONTRASTIVE_UPDATES, 0)
+        contrastive.tune(
+            model, ready.loaded.tokenizer, chosen, self.y[rows], learning_rate=settings.learning_rate,
+            batch_size=settings.batch_size, seed=settings.seed, freeze_words=bool(settings.freeze_words),
+            progress=reporter.step,
+        )  # fmt: skip
+        reporter.end()
+        x = probe.features(model, ready.loaded.tokenizer, chosen, settings.eval_batch_size)
+        fitted = probe.fit_probe(x, self.y[rows], ready.task, self.classes, strength=contrastive.STRENGTH)
+        probe.put_into(model.classifier, fitted)
+
+    def contrastive_held_out(self, reporter: Reporter) -> HeldOut | None:
+        """What models tuned by pairs say about held-out rows, where some are held out."""
+        ready = self.ready
+        model, tokenizer, size = ready.loaded.model, ready.loaded.tokenizer, ready.settings.eval_batch_size
+        if ready.folds is not None:
+            found = np.zeros((len(self.y), self.classes))
+            for fold in range(int(ready.folds.max()) + 1):
+                out = np.flatnonzero(ready.folds == fold)
+                reporter.say(f"fold {fold + 1} of {int(ready.folds.max()) + 1}: {len(out)} rows held out")
+                self.tune(np.flatnonzero(ready.folds != fold), reporter)
+                found[out] = logits(model, tokenizer, ready.rows["train"].select(out), batch_size=size)
+            return HeldOut("out_of_fold", found, self.y, ready.task, ready.folds)
+        if "validation" not in ready.rows:
+            return None
+        self.tune(np.arange(len(self.y)), reporter)
+        outputs = logits(model, tokenizer, ready.rows["validation"], batch_size=size).astype(np.float64)
+        return HeldOut("validation", outputs, ready.labels("validation"), ready.task, validation_parts(len(outputs)))
+
+    def deploy(self) -> None:
+        """Make the probe the model of the run."""
+        assert self.model is not None
+        self.restore()
+        probe.put_into(self.model.classifier, self.whole)
+        self.ready.loaded.model = self.model.eval()
+
+    def restore(self) -> None:
+        """Give the model its first weights back."""
+        model = self.ready.loaded.model
+        if heads.is_pooled(model):
+            model.config.normalize = False
+        model.load_state_dict(self.first)
+        model.zero_grad(set_to_none=True)
+
+    def start(self, rows: Any) -> None:
+        """Give the model its first weights, and the head the probe of these rows if it is to start there."""
+        self.restore()
+        if self.ready.settings.start == "probe":
+            probe.put_into(self.ready.loaded.model.classifier, self.fit(rows), self.whole.start_scale)

@@ -1,0 +1,179 @@
+"""The run folder: who may write in it, and its record.
+
+RUN/run.json            settings, versions, seeds, data fingerprint; written first
+RUN/splits.json         which row is in which split
+RUN/folds/              while training, for each fold that is over: the logits of its held-out rows per epoch
+RUN/checkpoints/        while training; each checkpoint is complete when its manifest is there
+RUN/model/              the trained model
+RUN/predictions.parquet, reliability.svg, loss.svg
+RUN/metrics.json        written last: a run with it is finished
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from mixwell.training.checkpoints import remove_checkpoints
+from mixwell.utils.errors import RunError
+from mixwell.utils.files import write_json
+from mixwell.utils.locks import take_lock
+from mixwell.utils.records import read_json
+
+RUN_FORMAT = "mixwell run 1"
+
+
+_OURS: set[str] = set()  # folders locked by this process: a POSIX lock does not stop its own process
+
+
+class RunFolder:
+    """A run folder by its path; nothing is touched until a method says so."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+
+    @property
+    def checkpoints(self) -> Path:
+        """Where the checkpoints are."""
+        return self.path / "checkpoints"
+
+    @property
+    def folds(self) -> Path:
+        """Where the folds that are over keep what they said, until the run is finished."""
+        return self.path / "folds"
+
+    @property
+    def model(self) -> Path:
+        """Where the trained model is."""
+        return self.path / "model"
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run came to its end."""
+        return (self.path / "metrics.json").is_file()
+
+    def check_new(self) -> None:
+        """Raise `RunError` unless a new run can go here: the folder is missing or empty."""
+        if not self.path.exists():
+            return
+        if not self.path.is_dir():
+            raise RunError(f"output {self.path} is a file; name another folder with --output")
+        if [entry for entry in os.listdir(self.path) if entry != ".lock"]:
+            if self.finished:
+                raise RunError(f"output {self.path} holds a finished run; name another folder with --output")
+            if (self.path / "run.json").is_file():
+                raise RunError(
+                    f"output {self.path} holds an unfinished run; continue it with `mixwell train --resume {self.path}`"
+                    f" or name another folder with --output"
+                )
+            raise RunError(f"output {self.path} is not empty; name another folder with --output")
+
+    @contextlib.contextmanager
+    def lock(self, *, new: bool) -> Iterator[None]:
+        """Hold the folder for this process.
+
+        The lock is the operating system's and goes away with the process, however it ends.
+
+        Args:
+            new: make the folder, and remove it again if nothing was put into it.
+
+        Raises:
+            RunError: another process holds it.
+        """
+        made = _make(self.path) if new else []
+        if not new and not self.path.is_dir():
+            raise RunError(f"{self.path}: no such run folder")
+        key = str(self.path.resolve())
+        file = self.path / ".lock"
+        if key in _OURS:
+            raise RunError(f"{self.path} is in use by this process; wait for it to end")
+        handle = open(file, "a+", encoding="utf-8")  # noqa: SIM115 - held for long
+        try:
+            _take(handle, self.path)
+            _OURS.add(key)
+            if new:
+                self.check_new()
+            else:
+                self._sweep()
+            handle.seek(0)
+            handle.truncate()
+            handle.write(f"{os.getpid()}\n")
+            handle.flush()
+            yield
+            file.unlink(missing_ok=True)
+        finally:
+            _OURS.discard(key)
+            handle.close()
+            if made and os.listdir(self.path) in ([], [".lock"]):
+                file.unlink(missing_ok=True)
+                for folder in made:
+                    folder.rmdir()
+
+    def _sweep(self) -> None:
+        """Remove what a kill left of files and folders that were being written."""
+        for entry in [*self.path.glob(".*.tmp-*"), *self.path.glob(".*.old-*")]:
+            shutil.rmtree(entry, ignore_errors=True) if entry.is_dir() else entry.unlink(missing_ok=True)
+
+    def write_record(self, record: dict[str, Any]) -> None:
+        """Write run.json."""
+        write_json(self.path / "run.json", {"format": RUN_FORMAT, **record})
+
+    def read_record(self) -> dict[str, Any]:
+        """Read run.json.
+
+        Raises:
+            RunError: it is missing, damaged or of another version.
+        """
+        record = read_json(self.path / "run.json", RUN_FORMAT, "a run folder")
+        if lost := {"settings", "data", "processes", "versions"} - record.keys():
+            raise RunError(f"{self.path / 'run.json'}: damaged (no {min(lost)!r})")
+        return record
+
+    def discard(self) -> None:
+        """Remove what a run that did not begin to train has written; the lock goes with it."""
+        for name in ("run.json", "splits.json"):
+            (self.path / name).unlink(missing_ok=True)
+        shutil.rmtree(self.checkpoints, ignore_errors=True)
+        shutil.rmtree(self.folds, ignore_errors=True)
+
+    def finish(self, metrics: dict[str, Any], *, keep_checkpoints: bool) -> None:
+        """Write metrics.json, the mark of a finished run, and then remove the checkpoints."""
+        write_json(self.path / "metrics.json", metrics)
+        if not keep_checkpoints:
+            self.remove_checkpoints()
+
+    def remove_checkpoints(self) -> None:
+        """Remove what training left behind; a run that is finished does not need it."""
+        remove_checkpoints(self.checkpoints)
+        shutil.rmtree(self.folds, ignore_errors=True)
+
+
+def _make(path: Path) -> list[Path]:
+    """Make a folder and its parents; return those made, innermost first."""
+    made = []
+    folder = path
+    while not folder.exists():
+        made.append(folder)
+        folder = folder.parent
+    for folder in reversed(made):
+        folder.mkdir(exist_ok=True)
+    return made
+
+
+def _take(handle: Any, path: Path) -> None:
+    """Lock an open file; raise `RunError` when another process has it."""
+    try:
+        taken = take_lock(handle.fileno())
+    except OSError as error:
+        raise RunError(
+            f"{path}: the file system gives no locks ({error.strerror}); choose another place with --output"
+        ) from error
+    if not taken:
+        handle.seek(0)
+        holder = handle.read().strip()
+        named = f" ({holder})" if holder else ""
+        raise RunError(f"{path} is in use by another process{named}; wait for it, or name another folder")

@@ -1,0 +1,1 @@
+"""Errors, files, locks and the console: what every other package may use."""

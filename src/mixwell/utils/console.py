@@ -1,0 +1,170 @@
+"""What the user sees while something runs.
+
+Progress goes to stderr: a bar with loss, validation and time left on a terminal, a line per epoch elsewhere.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from typing import Any
+
+from mixwell.utils.environment import rank
+
+ROWS_A_LINE = 50_000
+
+
+class Reporter:
+    """Says nothing. The base of those that do."""
+
+    def note(self, text: str) -> None:
+        """Tell something worth knowing."""
+
+    def say(self, text: str) -> None:
+        """Tell a result."""
+
+    def rows(self, doing: str, done: int, total: int | None = None) -> None:
+        """So many rows are read or tokenised; `total` is None where it is not known yet."""
+
+    def begin(self, steps: int, done: int) -> None:
+        """Training begins: `steps` in all, `done` of them before."""
+
+    def step(self, done: int, loss: float | None) -> None:
+        """So many steps are done; `loss` is the latest known."""
+
+    def epoch(self, row: dict[str, Any]) -> None:
+        """An epoch is over; `row` is its line of the history."""
+
+    def end(self) -> None:
+        """Training is over."""
+
+
+class PlainReporter(Reporter):
+    """One line for each note and epoch, for pipes and logs."""
+
+    def __init__(self) -> None:
+        self._start = time.monotonic()
+        self._steps = self._first = self._done = 0
+        self._rows: dict[str, int] = {}
+
+    def _print(self, text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+
+    def note(self, text: str) -> None:
+        """See `Reporter`."""
+        self._print(f"note: {text}")
+
+    def say(self, text: str) -> None:
+        """See `Reporter`."""
+        self._print(text)
+
+    def rows(self, doing: str, done: int, total: int | None = None) -> None:
+        """See `Reporter`; a line every `ROWS_A_LINE` rows."""
+        if done // ROWS_A_LINE > self._rows.get(doing, 0):
+            self._rows[doing] = done // ROWS_A_LINE
+            self._print(f"{doing}: {done:,}{f' of {total:,}' if total else ''} rows")
+
+    def begin(self, steps: int, done: int) -> None:
+        """See `Reporter`."""
+        self._start, self._steps, self._first, self._done = time.monotonic(), steps, done, done
+        self._print(f"training: {steps} steps" + (f", continuing after {done}" if done else ""))
+
+    def step(self, done: int, loss: float | None) -> None:
+        """See `Reporter`."""
+        self._done = done
+
+    def epoch(self, row: dict[str, Any]) -> None:
+        """See `Reporter`."""
+        spent = time.monotonic() - self._start
+        left = spent / max(self._done - self._first, 1) * (self._steps - self._done)
+        self._print(f"{epoch_line(row)}  step {self._done}/{self._steps}  at most {clock(left)} left")
+
+
+class TerminalReporter(PlainReporter):
+    """A bar on a terminal."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        from rich.console import Console
+
+        self._console = Console(stderr=True)
+        self._bar: Any = None
+        self._task: Any = None
+
+    def _print(self, text: str) -> None:
+        self._console.print(text, markup=False, highlight=False)
+
+    def rows(self, doing: str, done: int, total: int | None = None) -> None:
+        """See `Reporter`."""
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        if self._bar is None:
+            self._bar = Progress(
+                TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
+                console=self._console, transient=True,
+            )  # fmt: skip
+            self._bar.start()
+        if doing not in self._rows:
+            self._rows[doing] = self._bar.add_task(doing, total=total)
+        self._bar.update(self._rows[doing], completed=done, total=total)
+
+    def begin(self, steps: int, done: int) -> None:
+        """See `Reporter`."""
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        self.end()
+        self._bar = Progress(
+            TextColumn("training"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("loss {task.fields[loss]}"),
+            TimeRemainingColumn(),
+            console=self._console,
+            transient=True,
+        )
+        self._task = self._bar.add_task("", total=steps, completed=done, loss="-")
+        self._bar.start()
+
+    def step(self, done: int, loss: float | None) -> None:
+        """See `Reporter`."""
+        if self._bar is not None:
+            self._bar.update(self._task, completed=done, loss="-" if loss is None else f"{loss:.4f}")
+
+    def epoch(self, row: dict[str, Any]) -> None:
+        """See `Reporter`."""
+        self._print(epoch_line(row))
+
+    def end(self) -> None:
+        """See `Reporter`."""
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+
+def make_reporter(quiet: bool = False) -> Reporter:
+    """The reporter for this process: silent, a bar, or lines."""
+    if quiet or rank() != 0:
+        return Reporter()
+    if sys.stderr.isatty() and not os.environ.get("CI"):
+        return TerminalReporter()
+    return PlainReporter()
+
+
+def epoch_line(row: dict[str, Any]) -> str:
+    """One epoch of a history as a line."""
+    loss = row.get("train_loss")
+    parts = [f"epoch {row['epoch']:>3}", f"train loss {'-' if loss is None else format(loss, '.4f')}"]
+    shown = row.get("validation", {})
+    names = [name for name in ("loss", "accuracy", "micro_f1", "macro_f1", "ece", "mse", "pearson") if name in shown]
+    if names:
+        parts.append("validation " + " ".join(f"{name} {shown[name]:.4f}" for name in names))
+    return "  ".join(parts)
+
+
+def clock(seconds: float) -> str:
+    """Seconds as minutes and seconds, or hours."""
+    whole = round(seconds)
+    if whole < 3600:
+        return f"{whole // 60}:{whole % 60:02d}"
+    return f"{whole // 3600}:{whole % 3600 // 60:02d}:{whole % 60:02d}"

@@ -1,0 +1,91 @@
+"""Options written as texts: `name=value` turned into values of the types that a dataclass declares."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import types
+import typing
+from typing import Any
+
+from mixwell.utils.errors import OptionError, nearest
+
+_TRUTH = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+
+
+def typed_options(pairs: list[str], owner: Any, what: str) -> dict[str, Any]:
+    """Turn texts `name=value` into values of the types that the fields of a dataclass have.
+
+    Args:
+        pairs: the texts.
+        owner: the dataclass.
+        what: how messages call a field.
+    """
+    fields = {f.name for f in dataclasses.fields(owner)}
+    hints = typing.get_type_hints(owner)
+    values = {}
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        name = name.strip().replace("-", "_")
+        if not equals:
+            raise OptionError(f"{what} {pair!r} must be written name=value")
+        if name not in fields:
+            known = f"; known: {', '.join(sorted(fields))}" if len(fields) < 40 else ""
+            raise OptionError(f"{what} {name!r} is unknown{nearest(name, fields)}{known}")
+        try:
+            values[name] = typed_value(text.strip(), hints[name])
+        except (ValueError, TypeError) as error:
+            raise OptionError(f"{what} {name}: {text.strip()!r} is not {_says(hints[name])}") from error
+    return values
+
+
+def typed_value(text: str, hint: Any) -> Any:
+    """Read a text as a value of a type; raise ValueError when it is none."""
+    origin, inside = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        kinds = sorted(inside, key=lambda kind: _rank(kind))
+        if type(None) in kinds and text.lower() in ("none", "null", ""):
+            return None
+        for kind in (kind for kind in kinds if kind is not type(None)):
+            try:
+                return typed_value(text, kind)
+            except (ValueError, TypeError):
+                continue
+        raise ValueError(text)
+    if hint is bool:
+        return _TRUTH[text.lower()] if text.lower() in _TRUTH else _fail(text)
+    if hint in (int, float, str):
+        return hint(text)
+    if hint is dict or origin is dict:
+        value = json.loads(text)
+        return value if isinstance(value, dict) else _fail(text)
+    if origin is not None and isinstance(origin, type) and issubclass(origin, typing.Sequence):
+        return [typed_value(part.strip(), inside[0] if inside else str) for part in text.strip("[]").split(",")]
+    if isinstance(hint, type) and hasattr(hint, "__members__"):
+        return hint(text).value
+    return _fail(text)
+
+
+def _rank(kind: Any) -> int:
+    """In which order the types of a union are tried: a text is anything, so it comes last."""
+    order: list[Any] = [bool, int, float, list, dict, str]
+    plain = typing.get_origin(kind) or kind
+    return order.index(plain) if plain in order else 3
+
+
+def _fail(text: str) -> Any:
+    raise ValueError(text)
+
+
+def _says(hint: Any) -> str:
+    plain = str(getattr(hint, "__name__", hint) if not typing.get_args(hint) else hint)
+    return "a value of type " + re.sub(r"\b(?:\w+\.)+", "", plain)
+
+
+def number_or_text(text: str | None) -> str | float | None:
+    """A share as a number, a file name as it is."""
+    try:
+        return None if text is None else float(text)
+    except ValueError:
+        return text
