@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import gzip
+import io
 import json
 import math
 import shutil
@@ -35,12 +37,15 @@ FAST = ("--scale", "smoke", "--workers", "0", "--threads", "1", "--quiet")
 
 @pytest.fixture(scope="module")
 def smoke(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Runs a protocol at scale smoke, once."""
+    """Runs a protocol at scale smoke, once; what that prints is no output of the test that happens to be the first."""
     place = tmp_path_factory.mktemp("papers")
 
     def run(name: str) -> Path:
         if not (place / name).exists():
-            assert main(["paper", "run", name, *FAST, "--output", str(place / name)]) == 0
+            printed = io.StringIO()
+            with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+                code = main(["paper", "run", name, *FAST, "--output", str(place / name)])
+            assert code == 0, printed.getvalue()
         return place / name
 
     return run
