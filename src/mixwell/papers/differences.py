@@ -25,7 +25,7 @@ from mixwell.compare.stats.intervals import holm, interval
 from mixwell.compare.stats.verdicts import paired_difference
 from mixwell.metrics.scores import METRICS as SCORES
 from mixwell.papers.experiment import Experiment
-from mixwell.papers.measured import MeasuredRun, Results
+from mixwell.papers.results import MeasuredRun, Results
 from mixwell.papers.schema import METRICS, SAMPLE, Claim
 
 AFTER = "_after"  # a metric of the probabilities after the temperature

@@ -16,11 +16,10 @@ import numpy as np
 from mixwell._version import __version__
 from mixwell.compare.stats.intervals import interval
 from mixwell.papers import plane
-from mixwell.papers.experiment import Experiment
+from mixwell.papers.experiment import Experiment, Request
 from mixwell.papers.markdown import table_lines
-from mixwell.papers.measured import Results
 from mixwell.papers.protocols import get
-from mixwell.papers.request import Request
+from mixwell.papers.results import Results
 from mixwell.papers.run_file import FIGURE, anonymous
 from mixwell.papers.run_file import FORMAT as RUN_FORMAT
 from mixwell.report.plots import BLACK, BLUE, GREEN, GREY, ORANGE, figure
@@ -69,7 +68,7 @@ def run(experiment: Experiment, request: Request, path: Path) -> dict[str, Any]:
         value = getattr(request, name)
         if value not in (None, ()) and value is not False:  # 0 is a value
             raise OptionError(f"--{name} does not go with {experiment.name}: it is drawn from parameters alone")
-    parameters = experiment.figure(request.scale).parameters
+    parameters = experiment.figure_parameters(request.scale)
     file = path / FIGURE
     if not file.is_file() or read_json(file, FORMAT, "a figure")["parameters"] != parameters:
         numbers = _MAKERS[experiment.name](parameters)

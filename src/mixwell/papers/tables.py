@@ -28,8 +28,8 @@ from mixwell.papers.differences import (
     direction,
 )
 from mixwell.papers.experiment import Experiment
-from mixwell.papers.measured import MeasuredRun, Results
 from mixwell.papers.protocols import get
+from mixwell.papers.results import MeasuredRun, Results
 from mixwell.papers.schema import DataSet, PublishedNumber, TableRow
 from mixwell.utils.errors import OptionError
 
