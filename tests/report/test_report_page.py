@@ -27,7 +27,7 @@ from mixwell.compare.summary import Summary, read_summary
 from mixwell.metrics.measure import measure
 from mixwell.metrics.scores import METRICS, softmax
 from mixwell.metrics.temperature import fit_temperature
-from mixwell.report import export
+from mixwell.report import compare as export
 
 EVIL = '<script>document.title="broken"</script>'
 LABELS = [EVIL, "'\"><img src=x onerror=alert(1)>", "a & b", "$x^2$", "fünf", "six", "seven"]
@@ -357,7 +357,7 @@ def test_keyboard_reaches_everything(browser: Any, page_path: Path) -> None:
 
 
 def test_ticks() -> None:
-    from mixwell.report.svg import tick_text, ticks
+    from mixwell.report.charts import tick_text, ticks
 
     for low, high in ((0, 1), (-0.0061, 0.0072), (-11, 6), (0, 1e-4), (3, 3000), (-0.5, 0.5)):
         found = ticks(low, high)
@@ -368,13 +368,13 @@ def test_ticks() -> None:
 
 
 def test_a_class_without_test_rows() -> None:
-    from mixwell.report import details, views
+    from mixwell.report import details
 
     names = [str(at) for at in range(14)]
     labels = np.arange(40) % 13  # class 13 is predicted, and never true
     logits = np.eye(14)[np.where(np.arange(40) % 3, labels, 13)]
     method = details.describe("m", "single_label", names, [details.SeedOutputs(logits, labels, 1.0)], None, {})
-    matrix = views.method_view(method, None, {"m": 1})["classes"]["matrix"]
+    matrix = details.method_view(method, None, {"m": 1})["classes"]["matrix"]
     row = next(each for each in matrix["rows"] if each["name"] == "13")
     assert row["rest"] == "" and all(cell["text"] == "" for cell in row["cells"])
 

@@ -9,7 +9,7 @@ from mixwell.papers import figures, pictures, results, tables
 from mixwell.papers.markdown import markdown
 from mixwell.papers.protocols import get
 from mixwell.papers.run_file import FIGURE, PACKED, read_run
-from mixwell.report.export import export
+from mixwell.report.compare import page
 from mixwell.utils.files import write_json, write_text
 
 PAGE = "report.html"
@@ -36,7 +36,7 @@ def write(folder: str | Path, level: float = 0.95) -> dict[str, Any]:
     write_text(path / "table.md", markdown(table, {name: pictures.NAMES[name] for name in drawn}))
     summary = results.summary(path, level)
     if summary is not None:
-        write_text(path / PAGE, export(summary, "html", title=f"{experiment.name}: {table['title']}", texts=False))
+        write_text(path / PAGE, page(summary, title=f"{experiment.name}: {table['title']}", texts=False))
     elif measured.run_json["records"] != PACKED:
         (path / PAGE).unlink(missing_ok=True)  # of records that were fewer or others
     return table

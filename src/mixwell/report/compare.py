@@ -1,4 +1,7 @@
-"""The page about a comparison: `prepare` makes plain values of a summary, the template lays them out."""
+"""A comparison in any format: one of the tables of `compare.tables`, or a page.
+
+`prepare` makes plain values of a summary, the template lays them out.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import math
 import re
 from collections import Counter
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from mixwell.compare import tables
@@ -14,11 +18,13 @@ from mixwell.compare.spec import BASELINE, canonical
 from mixwell.compare.stats.bootstrap import metric_info
 from mixwell.compare.stats.verdicts import BETTER, CALIBRATION, PRIMARY, WORSE
 from mixwell.compare.summary import TEMPERATURE, Column, Group, Summary
-from mixwell.report import charts, details, svg
+from mixwell.report import charts, details
 from mixwell.report.page import render
-from mixwell.report.views import loss_views, method_view
+from mixwell.utils.errors import OptionError, nearest
 
 TEMPLATE = "compare.html.j2"
+FORMATS = ("md", "csv", "json", "latex", "html")
+_SUFFIXES = {".md": "md", ".csv": "csv", ".json": "json", ".tex": "latex", ".html": "html", ".htm": "html"}
 _SHORT = {"nll": "NLL", "nll_after": "NLL after T", "ece": "ECE", "ece_after": "ECE after T"}
 _SETTINGS_FIRST = ("epochs", "batch_size", "learning_rate", "max_length", "patience", "best_metric")
 
@@ -39,6 +45,31 @@ class BoardHead:
     name: str
     number: bool = True
     low: bool = False
+
+
+def choose_format(format: str | None, output: str | None) -> str:
+    """The requested format, or that of a file's name; a page otherwise.
+
+    Raises:
+        OptionError: it is unknown.
+    """
+    if format is None:
+        return _SUFFIXES.get(Path(output).suffix.lower(), "md") if output else "html"
+    if format not in FORMATS:
+        raise OptionError(f"format {format!r} is unknown{nearest(format, FORMATS)}; use one of {', '.join(FORMATS)}")
+    return format
+
+
+def export(summary: Summary, format: str, *, title: str = "Comparison", texts: bool = True) -> str:
+    """The summary as a text of one of the `FORMATS`.
+
+    Args:
+        summary: of the records.
+        format: one of the `FORMATS`.
+        title: of the page.
+        texts: show texts of test rows in the page.
+    """
+    return page(summary, title=title, texts=texts) if format == "html" else tables.export(summary, format)
 
 
 def page(summary: Summary, *, title: str = "Comparison", texts: bool = True) -> str:
@@ -68,7 +99,7 @@ def prepare(summary: Summary, *, title: str = "Comparison", texts: bool = True) 
         "samples": _unique(group["sample"] for group in groups),
         "methods": names,
         "focus": next((name for group in groups for name in group["order"] if name != BASELINE), BASELINE),
-        "legend": [{"name": name, "key": svg.key(number)} for name, number in numbers.items()],
+        "legend": [{"name": name, "key": charts.key(number)} for name, number in numbers.items()],
         "commands": list(summary.commands),
         "versions": _versions(summary),
     }
@@ -248,8 +279,8 @@ def _group(group: Group, numbers: dict[str, int], with_texts: bool) -> dict[str,
         "about": tables.about(group),
         "forests": _forests(group),
         "level": f"{100 * group.comparison.level:g} %" if group.comparison else "",
-        "losses": loss_views(methods, numbers),
-        "methods": [method_view(methods[name], methods.get(BASELINE), numbers) for name in order],
+        "losses": details.loss_views(methods, numbers),
+        "methods": [details.method_view(methods[name], methods.get(BASELINE), numbers) for name in order],
         "why_no_texts": why if texts is None else "",
         "cost": _cost(methods),
         "settings": _settings(group),

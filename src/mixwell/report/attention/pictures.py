@@ -1,21 +1,53 @@
-"""Pictures of attention under mixing, as SVG or PNG: a panel for each method, drawn by matplotlib."""
+"""Attention under mixing as a file: a page, or a picture as SVG or PNG with a panel for each method, by matplotlib."""
 
 from __future__ import annotations
 
 import io
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mixwell.report.attention.choice import THRESHOLD, Choice
+from mixwell.report.attention.choice import THRESHOLD, Choice, check_view
 from mixwell.report.attention.data import PLAIN, Attention, AttentionView, difference, distance
-from mixwell.report.attention.page import lam_text
+from mixwell.report.attention.page import lam_text, page
 from mixwell.report.plots import BLACK, BLUE, GREY, ORANGE, figure
+from mixwell.utils.errors import OptionError
+from mixwell.utils.files import write_bytes
 
 if TYPE_CHECKING:
     import numpy as np
 
+KINDS = ("html", "svg", "png")
 _LONGEST_NAME = 14
+
+
+def kind_of(output: str, view: str = "lines") -> str:
+    """The kind of file that a name asks for: `html`, `svg` or `png`.
+
+    Raises:
+        OptionError: another ending, or no such view.
+    """
+    check_view(view)
+    kind = Path(output).suffix.lower().lstrip(".")
+    kind = "html" if kind == "htm" else kind
+    if kind not in KINDS:
+        raise OptionError(f"--output {output}: the name must end in {', '.join('.' + name for name in KINDS)}")
+    return kind
+
+
+def write(output: str, kind: str, attention: Attention, choice: Choice) -> int:
+    """Write a page or a picture; return its size in bytes.
+
+    Args:
+        output: the file.
+        kind: of `kind_of`.
+        attention: the captures.
+        choice: what it shows.
+    """
+    data = page(attention, choice).encode() if kind == "html" else picture(attention, choice, kind)
+    write_bytes(output, data)
+    return len(data)
 
 
 def picture(attention: Attention, choice: Choice, kind: str) -> bytes:
