@@ -161,12 +161,12 @@ class Experiment:
         for key, size, label in itertools.product(keys, chosen.sizes or self.sizes, labels):
             if any(skip.covers(label, key, size) for skip in (*self.skip, *chosen.skip)):
                 continue
-            first = self._first_run(chosen, self.dataset(key), self.row(label), schema.Size.parse(size), source, depth)
+            first = self._first_run(chosen, self.dataset(key), self.row(label), size, source, depth)
             runs += [dataclasses.replace(first, seed=seed) for seed in range(chosen.seeds or self.seeds)]
         return runs
 
     def _first_run(
-        self, scale: Scale, data: DataSet, row: TableRow, size: schema.Size, source: str, depth: int | None
+        self, scale: Scale, data: DataSet, row: TableRow, size: str, source: str, depth: int | None
     ) -> PlannedRun:
         """The training of one row, data set and size with seed 0."""
         from mixwell.methods import build
@@ -181,13 +181,14 @@ class Experiment:
             training["best_metric"] = data.metric
         settings: dict[str, Any] = {name: value for name, value in training.items() if name in SETTINGS}
         settings["arguments"] = {name: value for name, value in training.items() if name in ARGUMENTS}
-        published = size.label in {number.size for number in self.published}
+        published = size in {number.size for number in self.published}
+        fraction, max_train = schema.parse_size(size)
         return PlannedRun(
             dataset=data.key,
-            size=size.label,
-            fraction=size.fraction,
-            max_train=size.max_train,
-            beside=scale.beside.get(size.label, size.label if published else None),
+            size=size,
+            fraction=fraction,
+            max_train=max_train,
+            beside=scale.beside.get(size, size if published else None),
             row=row.label,
             method=row.method,
             options=options,

@@ -268,7 +268,7 @@ class _ProtocolFile:
     def check_sizes(self, where: str, sizes: Iterable[str]) -> None:
         for size in sizes:
             try:
-                schema.Size.parse(size)
+                schema.parse_size(size)
             except ValueError as error:
                 raise self.fail(f"{where}.sizes", str(error)) from error
 
