@@ -141,15 +141,11 @@ def _board(summary: Summary) -> dict[str, Any]:
     columns = list({column.metric: column for group in ready for column in group.columns}.values())
     places = [BoardHead("data", number=False), BoardHead("training rows", low=True)]
     heads = [BoardHead("method", number=False), *(places if len(summary.groups) > 1 else [])]
-    changes = [
-        BoardHead("difference"),
-        BoardHead("verdict", number=False),
-    ]
     for column in columns:
         low = column.metric == "seconds_per_step" or not metric_info(column.metric).higher_is_better
         heads.append(BoardHead(f"{column.title} %" if column.percent else column.title, low=low))
         if column is columns[0]:
-            heads += changes
+            heads += [BoardHead("difference"), BoardHead("verdict", number=False)]
     heads.append(BoardHead("seeds"))
     named = Counter((group.spec.name, group.spec.sample.title) for group in ready)
     mixed = len({group.columns[0].metric for group in ready}) > 1
@@ -260,9 +256,9 @@ def _metric_title(metric: str) -> str:
 
 
 def _group(group: Group, numbers: dict[str, int], with_texts: bool) -> dict[str, Any]:
-    texts, why = details.read_texts(group.spec) if with_texts and group.records else (None, "")
-    if not with_texts:
-        why = "the page was made without texts"
+    texts, why = None, "" if with_texts else "the page was made without texts"
+    if with_texts and group.records:
+        texts, why = details.read_texts(group.spec)
     by_method: dict[str, list[Record]] = {}
     for record in group.records:
         by_method.setdefault(record.spec.label, []).append(record)
@@ -301,16 +297,10 @@ def _forests(group: Group) -> list[dict[str, Any]]:
         info, scale = metric_info(metric), 100.0 if metric in percent else 1.0
         rows = _forest_rows(group, metric, scale)
         if rows:
-            better = "right" if info.higher_is_better else "left"
+            better, title = "right" if info.higher_is_better else "left", _metric_title(metric)
             label = f"Difference to plain training in {info.title}, {group.title}"
-            unit = ", points" if scale == 100 else ""
-            forests.append(
-                {
-                    "title": _metric_title(metric),
-                    "short": _SHORT.get(metric) or _metric_title(metric),
-                    "picture": charts.forest(rows, label=label, better=better, unit=unit),
-                }
-            )
+            picture = charts.forest(rows, label=label, better=better, unit=", points" if scale == 100 else "")
+            forests.append({"title": title, "short": _SHORT.get(metric, title), "picture": picture})
     return forests
 
 
@@ -348,7 +338,7 @@ def _cost(methods: dict[str, details.MethodDetails]) -> Any:
 
 def _settings(group: Group) -> list[tuple[str, str]]:
     spec, settings = group.spec, dict(group.spec.settings)
-    first = [name for name in _SETTINGS_FIRST if name in settings]
+    names = dict.fromkeys(name for name in (*_SETTINGS_FIRST, *settings) if name in settings)
     rows = [
         ("model", spec.model.rstrip("/").split("/")[-1]),
         ("weights", spec.weights[:16]),
@@ -360,12 +350,8 @@ def _settings(group: Group) -> list[tuple[str, str]]:
     ]
     if re.fullmatch(r"[0-9a-f]{16,}", spec.fingerprint):
         rows.insert(3, ("fingerprint of the data", spec.fingerprint[:16]))
-    rest = [name for name in settings if name not in first]
-    return rows + [(name.replace("_", " "), _plain(settings[name])) for name in (*first, *rest)]
-
-
-def _plain(value: Any) -> str:
-    return "none" if value in (None, {}, []) else str(value)
+    values = {name: "none" if settings[name] in (None, {}, []) else str(settings[name]) for name in names}
+    return rows + [(name.replace("_", " "), value) for name, value in values.items()]
 
 
 def _versions(summary: Summary) -> str:

@@ -124,11 +124,8 @@ def read_texts(spec: CellSpec) -> tuple[list[str] | None, str]:
         return None, f"the data cannot be read any more ({error})"
     if data.fingerprint != spec.fingerprint:
         return None, "the data changed since the records were made"
-    table = data.test
-    chosen = chosen_test_rows(table.num_rows, spec.max_test)
-    if chosen is not None:
-        table = table.take(chosen)
-    return texts_of(table), ""
+    chosen = chosen_test_rows(data.test.num_rows, spec.max_test)
+    return texts_of(data.test if chosen is None else data.test.take(chosen)), ""
 
 
 def from_records(records: Sequence[Record], plain: Sequence[Record], texts: Sequence[str] | None) -> MethodDetails:

@@ -165,7 +165,7 @@ def _draw_lines(
 def _draw_word(panel: Any, attention: Attention, view: AttentionView, choice: Choice, most: float) -> None:
     row = _weights(view, choice)[choice.word]
     views = [attention.view(name, choice.lam) for name in attention.methods]
-    most = max(float(_weights(each, choice)[choice.word].max()) for each in views)
+    most = max(float(_weights(other, choice)[choice.word].max()) for other in views)
     _draw_lines(panel, attention, view, choice, most, only=choice.word)
     for j, weight in enumerate(row):
         panel.barh(-j, float(weight) / most, left=1.75, height=0.62, color=BLUE)
@@ -177,9 +177,9 @@ def _draw_neurons(panel: Any, attention: Attention, view: AttentionView, choice:
     import numpy as np
     from matplotlib.colors import LinearSegmentedColormap
 
-    assert view.queries is not None and view.keys is not None and view.scale is not None
-    query = view.queries[choice.block][choice.head][choice.word]
-    keys = view.keys[choice.block][choice.head]
+    assert view.scale is not None
+    vectors, products = _strips(view, choice)
+    query, keys = vectors[0], vectors[1:]
     weights = _weights(view, choice)[choice.word]
     scores = keys @ query * view.scale[choice.block]
     colours = LinearSegmentedColormap.from_list("signed", [ORANGE, "#FFFFFF", BLUE])
@@ -201,7 +201,7 @@ def _draw_neurons(panel: Any, attention: Attention, view: AttentionView, choice:
         row = j + 1
         panel.text(-0.03, -row, name, ha="right", va="center", fontsize=9, color=colour)
         strip(keys[j], 0, row, bounds[0])
-        strip(query * keys[j], 1.1, row, bounds[1])
+        strip(products[j], 1.1, row, bounds[1])
         panel.text(2.5, -row, f"{scores[j]:.2f}", ha="right", va="center", fontsize=8)
         panel.barh(-row, 0.45 * float(weights[j]), left=2.6, height=0.6, color=BLUE)
         panel.text(2.63 + 0.45 * float(weights[j]), -row, f"{weights[j]:.3f}", ha="left", va="center", fontsize=8)
