@@ -367,6 +367,24 @@ def test_ticks() -> None:
         assert 3 <= len(found) <= 8
 
 
+def test_a_chart_as_a_file_needs_no_page() -> None:
+    """Well-formed, one drawing per chart with its own place, and colours instead of the page's variables."""
+    from xml.etree import ElementTree
+
+    from mixwell.report import charts
+
+    line = charts.Series("a <b> & c", 1, [(10.0, 1.2, 1.0, 1.4), (20.0, 0.8, 0.7, 0.9)])
+    chart = charts.lines([line], label="the loss", x_title="updates", y_title="loss")
+    text = charts.as_file([("Training & more", chart), ("Validation", chart)])
+    root = ElementTree.fromstring(text)
+    drawings = root.findall("{http://www.w3.org/2000/svg}svg")
+    assert len(drawings) == 2 and "var(" not in text and "light-dark" not in text
+    left, right = (float(drawing.get("x", "nan")) for drawing in drawings)
+    assert left + float(drawings[0].get("width", "nan")) < right < float(root.get("width", "nan"))
+    titles = [words.text for words in root.findall("{http://www.w3.org/2000/svg}text")]
+    assert titles == ["Training & more", "Validation"]
+
+
 def test_a_class_without_test_rows() -> None:
     from mixwell.report import details
 

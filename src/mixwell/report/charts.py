@@ -133,7 +133,7 @@ def as_file(charts: Sequence[tuple[str, Markup]]) -> str:
     rules = " ".join(re.findall(r"^svg .*", style, re.MULTILINE))
     parts, left, height = "", 10.0, 0.0
     for title, chart in charts:
-        drawing, size = chart.split("</svg>")[0], re.search(r'viewBox="0 0 (\S+) (\S+)"', chart)
+        drawing, size = str(chart).split("</svg>")[0], re.search(r'viewBox="0 0 (\S+) (\S+)"', chart)
         assert size is not None
         parts += f'<text x="{left:g}" y="20" class="strong">{escape(title)}</text>'
         parts += drawing.replace("<svg ", f'<svg x="{left:g}" y="32" width="{size[1]}" height="{size[2]}" ') + "</svg>"
