@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from mixwell.data.columns import Columns, TextReader, find_columns
-from mixwell.data.readers import LineRows, Record, Rows, open_rows
+from mixwell.data.readers import LineRows, Record, Rows, in_batches, open_rows
 from mixwell.utils.errors import DataError, OptionError
 from mixwell.utils.files import home
 
@@ -46,9 +46,7 @@ class _GivenRows(Rows):
     def batches(self, size: int, columns: list[str] | None = None) -> Iterator[list[Record]]:
         """See `Rows.batches`; can be gone through once."""
         numbered = (self._record(item, row) for row, item in enumerate(self._items, 2))
-        records = itertools.chain(self._first, numbered)
-        while batch := list(itertools.islice(records, size)):
-            yield batch
+        return in_batches(itertools.chain(self._first, numbered), size)
 
 
 def iter_rows(
