@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import re
@@ -44,14 +45,11 @@ def typed_value(text: str, hint: Any) -> Any:
     """Read a text as a value of a type; raise ValueError when it is none."""
     origin, inside = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
-        kinds = sorted(inside, key=lambda kind: _rank(kind))
-        if type(None) in kinds and text.lower() in ("none", "null", ""):
+        if type(None) in inside and text.lower() in ("none", "null", ""):
             return None
-        for kind in (kind for kind in kinds if kind is not type(None)):
-            try:
+        for kind in sorted((kind for kind in inside if kind is not type(None)), key=_rank):
+            with contextlib.suppress(ValueError, TypeError):
                 return typed_value(text, kind)
-            except (ValueError, TypeError):
-                continue
         raise ValueError(text)
     if hint is bool:
         return _TRUTH[text.lower()] if text.lower() in _TRUTH else _fail(text)
