@@ -80,7 +80,7 @@ LABEL_NAMES = (
     "output",
 )
 ENTITY_MARKERS = ("[E1]", "[/E1]", "[E2]", "[/E2]")
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
 @dataclass(frozen=True)
@@ -109,9 +109,8 @@ class Columns:
 
     def parts(self) -> dict[str, str]:
         """The columns by part, for reports."""
-        parts = {"text": self.text, "text_pair": self.text_pair, "label": self.label}
-        if self.entities:
-            parts |= {"head": self.entities[0], "tail": self.entities[1]}
+        head, tail = self.entities or (None, None)
+        parts = {"text": self.text, "text_pair": self.text_pair, "label": self.label, "head": head, "tail": tail}
         return {part: name for part, name in parts.items() if name is not None}
 
     def texts(self, record: Record) -> tuple[str | None, str | None]:
@@ -163,10 +162,9 @@ def find_columns(
     if not head:
         raise DataError(f"{rows.name}: no rows, only a header; add data rows")
     notes: list[str] = []
-    entities = None
-    if text is None and text_pair is None and (relation := _relation_columns(names, head)):
-        text, *both = relation
-        entities = (both[0], both[1])
+    entities = _relation_columns(names, head) if text is None and text_pair is None else None
+    if entities:
+        text = "tokens"
         notes.append("relation records: text made of the tokens with the entities marked")
     folded = {name.casefold(): name for name in reversed(names)}
     if text is None and text_pair is None:
@@ -244,10 +242,10 @@ def _only(rows: Rows, part: str, fit: list[str]) -> str:
     )
 
 
-def _relation_columns(names: list[str], head: list[Record]) -> tuple[str, str, str] | None:
-    for first, second in (("head", "tail"), ("h", "t")):
-        if {"tokens", first, second} <= set(names) and isinstance(head[0].get("tokens"), list):
-            return "tokens", first, second
+def _relation_columns(names: list[str], head: list[Record]) -> tuple[str, str] | None:
+    """The columns of the two entities of relation records, whose words are in `tokens`."""
+    if "tokens" in names and isinstance(head[0].get("tokens"), list):
+        return next((pair for pair in (("head", "tail"), ("h", "t")) if set(pair) <= set(names)), None)
     return None
 
 
@@ -271,7 +269,7 @@ def _is_label(head: list[Record], name: str, task: str | None) -> bool:
         return False
     if task == REGRESSION:
         return all(
-            _NUMBER.fullmatch(value.strip()) if isinstance(value, str) else isinstance(value, (int, float))
+            NUMBER.fullmatch(value.strip()) if isinstance(value, str) else isinstance(value, (int, float))
             for value in values
         )
     if any(isinstance(value, list) for value in values):

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from mixwell.data.columns import NUMBER
 from mixwell.data.readers import Rows
 from mixwell.metrics.tasks import MULTI, REGRESSION, SINGLE
 from mixwell.utils.errors import DataError
@@ -20,7 +21,6 @@ Value = tuple[str, Any]
 
 _INTEGER = re.compile(r"[+-]?(0|[1-9]\d*)")
 _LEADING_ZERO = re.compile(r"[+-]?0\d+")
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _KINDS = {"str": "texts", "int": "whole numbers", "float": "numbers", "bool": "booleans"}
 _CHUNK = 4096
 
@@ -207,7 +207,7 @@ class LabelCollector:
 
 def _number(kind: str, text: Any) -> float:
     """A label as a number."""
-    if kind in ("int", "float") or (kind in ("raw", "str") and _NUMBER.fullmatch(text)):
+    if kind in ("int", "float") or (kind in ("raw", "str") and NUMBER.fullmatch(text)):
         number = float(text)
         if math.isfinite(number):
             return number
@@ -231,7 +231,7 @@ def _cell_kind(cells: Iterable[str]) -> str:
         return "int"
     if all(cell.casefold() in ("true", "false") for cell in cells):
         return "bool"
-    if all(_NUMBER.fullmatch(cell) and not _LEADING_ZERO.fullmatch(cell) for cell in cells):
+    if all(NUMBER.fullmatch(cell) and not _LEADING_ZERO.fullmatch(cell) for cell in cells):
         return "float"
     return "str"
 

@@ -31,8 +31,9 @@ from mixwell.data.sources import Source, open_source
 from mixwell.data.tables import read_tables, without_rare_classes
 from mixwell.data.textdata import TextData, class_members, fingerprint, listed, make_text_data, read_splits
 from mixwell.metrics.tasks import MULTI, REGRESSION, SINGLE, TASKS
-from mixwell.utils.errors import DataError, OptionError, nearest
+from mixwell.utils.errors import DataError, OptionError
 from mixwell.utils.files import home
+from mixwell.utils.options import check_choice
 
 RARE = ("error", "drop", "merge")
 NOTHING = "none"
@@ -78,7 +79,10 @@ def load(
         DataError: the data cannot be used; the message names file, row and column.
         OptionError: an argument cannot be used.
     """
-    _check_options(task, split_seed, rare)
+    if task is not None:
+        check_choice(task, "task", TASKS)
+    splits.check_seed(split_seed, "split_seed")
+    check_choice(rare, "rare", RARE)
     request = SplitRequest(test=test, validation=validation)
     opened = open_source(source)
     request.apply_to(opened)
@@ -101,14 +105,6 @@ def load(
         parts["train"] = without_leaks(data, whole, keys, parts)
     tables = {name: _take(whole, rows) for name, rows in parts.items()}
     return make_text_data(tables, {name: keys.take(rows) for name, rows in parts.items()}, data)
-
-
-def _check_options(task: str | None, split_seed: int, rare: str) -> None:
-    if task is not None and task not in TASKS:
-        raise OptionError(f"task must be one of {', '.join(TASKS)}, got {task!r}{nearest(str(task), TASKS)}")
-    splits.check_seed(split_seed, "split_seed")
-    if rare not in RARE:
-        raise OptionError(f"rare must be one of {', '.join(RARE)}, got {rare!r}{nearest(str(rare), RARE)}")
 
 
 def _check_header(rows: Rows, columns: Columns, labels: tuple[str, ...], named: bool) -> None:

@@ -118,18 +118,16 @@ class CsvRows(TextFileRows):
 
     def _find_delimiter(self) -> str:
         order = sorted(DELIMITERS, key=lambda mark: mark != "\t") if _is_tsv(self.path) else list(DELIMITERS)
-        best, best_fit = order[0], -1.0
-        for mark in order:
+
+        def fit(mark: str) -> float:
+            """The share of the first rows with as many fields as the header, or -1 if that is not cut in two."""
             counts: list[int] = []
             with self._open() as stream, contextlib.suppress(csv.Error):
                 rows = itertools.islice(self._reader(stream, mark, True, strict=False), _SAMPLE)
                 counts.extend(len(fields) for fields in rows if fields)
-            if not counts or counts[0] < 2:
-                continue
-            fit = sum(count == counts[0] for count in counts) / len(counts)
-            if fit > best_fit:
-                best, best_fit = mark, fit
-        return best
+            return counts.count(counts[0]) / len(counts) if counts and counts[0] > 1 else -1
+
+        return max(order, key=fit)
 
     def _quotes_are_plain(self) -> bool:
         def rows(quoted: bool) -> int:

@@ -15,6 +15,7 @@ from mixwell.data.splits import SPLITS, RowKeys, check_fraction, check_seed, lea
 from mixwell.metrics.tasks import MULTI, REGRESSION
 from mixwell.utils.errors import DataError, OptionError
 from mixwell.utils.files import write_json
+from mixwell.utils.options import check_whole
 
 _SPLITS_FORMAT = "mixwell splits 1"
 
@@ -172,8 +173,8 @@ def _check_sample(
     if fraction is not None:
         fraction = check_fraction(fraction, "fraction", whole=True)
     for name, value in (("per_class", per_class), ("max_train", max_train)):
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-            raise OptionError(f"{name} must be a whole number of at least 1, got {value!r}")
+        if value is not None:
+            check_whole(value, name, 1)
     if fraction is not None and per_class is not None:
         raise OptionError("fraction and per_class do not go together; give one of them")
     if per_class is not None and task == REGRESSION:

@@ -41,7 +41,8 @@ def history(log: list[dict[str, Any]], names: set[str]) -> list[dict[str, Any]]:
             last = int(entry["step"])
             total, since = total + entry["loss"] * steps, since + steps
             rate = entry.get("learning_rate", rate)
-        if "eval_loss" in entry or ("loss" in entry and not evaluated and round(entry["epoch"], 6).is_integer()):
+        epoch_over = "loss" in entry and round(entry["epoch"], 6) == round(entry["epoch"])
+        if "eval_loss" in entry or (epoch_over and not evaluated):
             epoch, train_loss = math.ceil(round(entry["epoch"], 6)), total / since if since else None
             rows.append({"epoch": epoch, "step": int(entry["step"]), "train_loss": train_loss, "learning_rate": rate})
             total, since = 0.0, 0
@@ -69,8 +70,7 @@ def epoch_seeds(seed: int) -> Any:
             # What is saved at an epoch's end must be what the next epoch begins with.
             self.seed(round(state.epoch or 0))
 
-        def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            self.seed(round(state.epoch or 0))
+        on_evaluate = on_epoch_end
 
         def seed(self, epoch: int) -> None:
             set_seed((seed * 1_000_003 + epoch * 7919 + 1) % 2**31)

@@ -8,11 +8,24 @@ import json
 import re
 import types
 import typing
+from collections.abc import Sequence
 from typing import Any
 
 from mixwell.utils.errors import OptionError, nearest
 
 _TRUTH = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+
+
+def check_whole(value: object, name: str, least: int) -> None:
+    """Raise `OptionError` unless an option is a whole number of at least `least`."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise OptionError(f"{name} must be a whole number of at least {least}, got {value!r}")
+
+
+def check_choice(value: object, name: str, known: Sequence[str]) -> None:
+    """Raise `OptionError` unless an option is one of the known words."""
+    if value not in known:
+        raise OptionError(f"{name} must be one of {', '.join(known)}, got {value!r}{nearest(str(value), known)}")
 
 
 def typed_options(pairs: list[str], owner: Any, what: str) -> dict[str, Any]:
