@@ -1,4 +1,4 @@
-"""Run the snippets of docs/integrations.md as they stand there."""
+"""Run the snippets of docs/howto/integrations.md as they stand there."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 import torch
 
 HERE = Path(__file__).parent
-TEXT = (HERE.parent / "docs" / "integrations.md").read_text(encoding="utf-8")
+TEXT = (HERE.parent / "docs" / "howto" / "integrations.md").read_text(encoding="utf-8")
 SECTIONS = re.split(r"^## ", TEXT, flags=re.MULTILINE)[1:]
 SNIPPETS = {
     section.splitlines()[0]: code
