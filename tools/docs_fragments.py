@@ -85,9 +85,10 @@ def cost(name: str) -> str:
 
 def result(name: str) -> str:
     """What was measured of a method, from the packs' tables."""
+    several = len({form for _, _, form in PACKS.get(name, ())}) > 1
     lines = [
-        "| data | rows | form | accuracy %, plain | difference | verdict | NLL, plain | NLL | after T, plain | after T |",
-        "|---|---:|---|---:|---|---|---:|---:|---:|---:|",
+        f"| data, training rows | {'form | ' if several else ''}accuracy | difference | verdict | NLL | after T |",
+        f"|---|{'---|' if several else ''}---:|---|---|---|---|",
     ]
     for pack, row, form in PACKS.get(name, ()):
         table = json.loads((ROOT / "docs" / "results" / pack / "table.json").read_text(encoding="utf-8"))
@@ -100,16 +101,18 @@ def result(name: str) -> str:
                 for which in (table["plain"], row)
             )
             gap = own["accuracy"]["difference"]
-            losses = [f"{side[key]['mean'] / 100:.2f}" for key in ("nll", "nll_after") for side in (plain, own)]
+            losses = [f"{plain[key]['mean'] / 100:.2f}, {own[key]['mean'] / 100:.2f}" for key in ("nll", "nll_after")]
             lines.append(
-                f"| [{DATA[dataset]}](../results/{pack}/table.md) | {size} | {form} | {plain['accuracy']['mean']:.1f} | "
-                f"{gap['mean']:+.1f} [{gap['lo']:+.1f}, {gap['hi']:+.1f}] | {gap['verdict']} | {' | '.join(losses)} |"
+                f"| [{DATA[dataset]}](../results/{pack}/table.md), {size} | {form + ' | ' if several else ''}"
+                f"{own['accuracy']['mean']:.1f} % | {gap['mean']:+.1f} [{gap['lo']:+.1f}, {gap['hi']:+.1f}] | "
+                f"{gap['verdict']} | {' | '.join(losses)} |"
             )
     if len(lines) == 2:
         return "No training of this method at a size that says anything is stored in the repository yet."
     return "\n".join(lines) + (
-        "\n\nDifferences to plain training, paired over seeds, with 95 % intervals; verdicts are adjusted over the methods "
-        "of a table. NLL is the test loss, T a temperature. [What we found](../results.md) has the whole of it."
+        "\n\nMiniLM. Differences to plain training in points, paired over seeds, with 95 % intervals; verdicts are adjusted "
+        "over the methods of a table. NLL, the test loss: of plain training, then of this method; T is a temperature. "
+        "[What we found](../results.md) has the whole of it."
     )
 
 
