@@ -215,7 +215,8 @@ def test_pages_in_a_browser(site, browser, width, scheme):
 def test_search_finds_a_method(site, browser, width):
     with open_page(site / "index.html", width=width, browser=browser) as page:
         page.keyboard.press("Control+k")
-        page.keyboard.type("amplify")
-        hit = page.locator("a[href*='methods/amplify']").last
-        page.wait_for_function("document.body.innerText.includes('amplify')")
-        hit.wait_for()
+        page.keyboard.type("amplify", delay=20)
+        hit = page.locator("a[href*='methods/amplify.html']").filter(has_text="Mix the stream after attention")
+        hit.first.click()
+        page.wait_for_url("**/methods/amplify.html*")
+        assert page.locator("article h1").inner_text().startswith("amplify")
