@@ -13,7 +13,7 @@ from typing import Any
 
 from latex2mathml.converter import convert
 
-LETTER, LINE, PAD = 7.0, 18.0, 13.0  # of 13 px text
+LETTER, LINE, PAD = 6.3, 18.0, 13.0  # of 13 px text
 GAP_X, GAP_Y = 28.0, 44.0
 NODE = re.compile(r'\s*(\w+)(?:([\[{(])"(.*?)"[\]})])?')
 ARROW = re.compile(r"\s*(-->|-\.->)(?:\|([^|]*)\|)?")

@@ -110,9 +110,9 @@ def result(name: str) -> str:
     if len(lines) == 2:
         return "No training of this method at a size that says anything is stored in the repository yet."
     return "\n".join(lines) + (
-        "\n\nMiniLM. Differences to plain training in points, paired over seeds, with 95 % intervals; verdicts are adjusted "
-        "over the methods of a table. NLL, the test loss: of plain training, then of this method; T is a temperature. "
-        "[What we found](../results.md) has the whole of it."
+        "\n\nMiniLM. Differences to plain training in points, paired over seeds, with 95 % intervals; verdicts are "
+        "adjusted over the methods of a table. NLL, the test loss: of plain training, then of this method; T is a "
+        "temperature. [What we found](../results.md) has the whole of it."
     )
 
 

@@ -1,18 +1,16 @@
 """Draw the pictures of the README and the docs, each for light and for dark pages: `python tools/pictures.py`.
 
-All numbers come from the repository: the options of the methods, docs/benchmarks.md, docs/reference/architectures.md and
-the packs under docs/results. The drawings are plain SVG; drawn twice they are the same to the byte, which a test checks.
+All numbers come from the repository: the options of the methods, docs/benchmarks.md, docs/reference/architectures.md
+and the packs under docs/results. A test draws them again and compares them with what is committed, to the byte.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Callable, Sequence
 from html import escape
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from scipy.stats import beta
@@ -58,8 +56,9 @@ class Drawing:
         )
 
     def box(
-        self, x: float, y: float, width: float, height: float, fill: str, edge: str = "", radius: float = 5, dash: str = ""
-    ) -> None:
+        self, x: float, y: float, width: float, height: float, fill: str, edge: str = "", radius: float = 5,
+        dash: str = "",
+    ) -> None:  # fmt: skip
         """A box, filled and perhaps framed."""
         frame = f' stroke="{self.theme[edge]}" stroke-width="1.3"' if edge else ""
         dashed = f' stroke-dasharray="{dash}"' if dash else ""
@@ -132,7 +131,8 @@ def mixing(theme: Theme, only: str = "") -> str:
 
 def _parts(draw: Drawing, y: float, *, named: bool) -> None:
     """The model's parts on the line of one row."""
-    for x, width, words in ((32, 40, "ids"), (106, 84, "embeddings"), (688, 98, "sentence vector"), (826, 70, "classifier")):
+    parts = ((32, 40, "ids"), (106, 84, "embeddings"), (688, 98, "sentence vector"), (826, 70, "classifier"))
+    for x, width, words in parts:
         draw.box(x, y - 15, width, 30, "panel", "rule")
         draw.text(x + width / 2, y + 4.5, words, "ink", 11.5)
     for x, name in ((222, "block 1"), (460, "block L")):
@@ -280,7 +280,7 @@ def compounding(theme: Theme) -> str:
 
 
 def reliability(theme: Theme) -> str:
-    """How often the models are right when they are so sure: plain and mixed, SST-2 with 150 rows, before temperature."""
+    """How often models are right when they are so sure: plain and mixed, SST-2 with 150 rows, no temperature."""
     draw = Drawing(640, 400, "Accuracy against confidence on SST-2, plain and mixed", theme)
     left, bottom, size = 60, 340, 310
 
@@ -295,7 +295,11 @@ def reliability(theme: Theme) -> str:
     draw.line([place(0.5, 0.5), place(1, 1)], "muted", 1.2, "3 4")
     draw.text(left + size / 2, bottom + 42, "how sure the model is", "muted", 12.5)
     draw.text(18, bottom - size / 2, "how often it is right", "muted", 12.5, turn=-90)
-    rows = (("No mixup", "plain training", "two", ""), ("EmbedMix", "EmbedMix", "one", "8 4"), ("Ours", "AMPLIFY", "three", "2 3"))
+    rows = (
+        ("No mixup", "plain training", "two", ""),
+        ("EmbedMix", "EmbedMix", "one", "8 4"),
+        ("Ours", "AMPLIFY", "three", "2 3"),
+    )
     for at, (row, name, colour, dash) in enumerate(rows):
         points, error, count = reliability_points("amplify-table2-small", "sst2", row)
         draw.line([place(x, y) for x, y in points], colour, 2.2, dash)
@@ -312,7 +316,9 @@ def reliability(theme: Theme) -> str:
     return draw.svg()
 
 
-def reliability_points(pack: str, dataset: str, row: str, bins: int = 10) -> tuple[list[tuple[float, float]], float, int]:
+def reliability_points(
+    pack: str, dataset: str, row: str, bins: int = 10
+) -> tuple[list[tuple[float, float]], float, int]:
     """Mean confidence and accuracy in each bin over the test rows of all seeds, the mean gap of the seeds, the answers.
 
     Args:
@@ -372,7 +378,8 @@ def architectures(theme: Theme) -> str:
             if cell != "yes":
                 draw.text(x + 21, y + 14, cell, "one" if cell == "opt" else "muted", 11)
     y = 126 + 24 * len(rows)
-    for x, fill, edge, words in ((122, "one", "", "fits"), (200, "tint", "", "with an option"), (348, "none", "rule", "does not")):
+    key = ((122, "one", "", "fits"), (200, "tint", "", "with an option"), (348, "none", "rule", "does not"))
+    for x, fill, edge, words in key:
         draw.box(x, y - 12, 24, 15, fill, edge, 3)
         draw.text(x + 32, y, words, "muted", 12.5, "start")
     return draw.svg()

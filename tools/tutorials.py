@@ -1,8 +1,9 @@
-"""Run the tutorials as they stand in docs/tutorials and write what they print below each block: `python tools/tutorials.py`.
+"""Run the tutorials of docs/tutorials and write what they print below each block: `python tools/tutorials.py`.
 
-Blocks of a page run one after the other in an empty folder: `python` blocks share their names, and what one prints stands
-in the `text` block right below it; in a `console` block the lines that begin with `$ mixwell` are run and the others are
-what they print. A test runs all pages and compares the words; numbers may differ from machine to machine.
+Blocks of a page run one after the other in an empty folder: `python` blocks share their names, and what one prints
+stands in the `text` block right below it; in a `console` block the lines that begin with `$ mixwell` are run and the
+others are what they print. A test runs all pages and compares the words that Python prints; numbers, and what a
+comparison comes to, may differ from machine to machine.
 """
 
 from __future__ import annotations
@@ -82,8 +83,13 @@ def _console(code: str, folder: Path) -> str:
 
 
 def words(text: str) -> str:
-    """A text without its numbers and the spaces that align them."""
+    """A text without its numbers, the spaces that align them, and what commands print."""
+    text = re.sub(r"^```console\n.*?^```$", lambda match: _commands(match[0]), text, flags=re.MULTILINE | re.DOTALL)
     return re.sub(r"\s+", " ", re.sub(r"[-+]?\d[\d.,]*(e-?\d+)?", "#", text))
+
+
+def _commands(block: str) -> str:
+    return "\n".join(re.findall(r"^\$ .*(?:\\\n.*)*", block, re.MULTILINE))
 
 
 def main() -> None:

@@ -294,7 +294,8 @@ def test_support_table(capsys):
         print("\n" + "\n".join(lines))
     cells = [cell.strip() for line in lines[2:] for cell in line.split("|")[2:-1]]
     assert cells.count("no") == len(zoo.IMAGES)  # ssmix, which cuts out tokens
-    assert "\n".join(lines) in (Path(__file__).parents[2] / "docs" / "reference" / "architectures.md").read_text(encoding="utf-8")
+    page = Path(__file__).parents[2] / "docs" / "reference" / "architectures.md"
+    assert "\n".join(lines) in page.read_text(encoding="utf-8")
 
 
 def test_survey_of_all_sequence_classifiers(capsys):

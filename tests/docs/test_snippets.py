@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
+
 import tutorials
 
 HERE = Path(__file__).parents[1]
@@ -20,11 +21,7 @@ ROOT = HERE.parent
 TEXT = (ROOT / "docs" / "howto" / "integrations.md").read_text(encoding="utf-8")
 BLOCK = re.compile(r"^```python\n(.*?)^```", flags=re.MULTILINE | re.DOTALL)
 SECTIONS = re.split(r"^## ", TEXT, flags=re.MULTILINE)[1:]
-SNIPPETS = {
-    section.splitlines()[0]: code
-    for section in SECTIONS
-    for code in BLOCK.findall(section)
-}
+SNIPPETS = {section.splitlines()[0]: code for section in SECTIONS for code in BLOCK.findall(section)}
 PRELUDE = """
 import torch
 import zoo
