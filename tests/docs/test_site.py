@@ -6,6 +6,7 @@ import dataclasses
 import importlib.util
 import os
 import re
+import sys
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -26,6 +27,8 @@ CI = bool(os.environ.get("CI"))
 
 @pytest.fixture(scope="session")
 def site():
+    if sys.version_info < (3, 11):
+        pytest.skip("Zensical needs Python 3.11")
     for name in ("zensical", "mkdocstrings", "latex2mathml"):
         if importlib.util.find_spec(name) is None:
             if CI:
