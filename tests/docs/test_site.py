@@ -45,10 +45,15 @@ class Page(HTMLParser):
         self.links: list[str] = []
         self.loads: list[str] = []
         self.anchors: set[str] = set()
+        self.paragraphs: list[str] = []
+        self._in_paragraph = False
         self.feed(path.read_text(encoding="utf-8"))
 
     def handle_starttag(self, tag, attrs):
         values = dict(attrs)
+        if tag == "p":
+            self._in_paragraph = True
+            self.paragraphs.append("")
         for name in ("id", "name"):
             if values.get(name):
                 self.anchors.add(values[name])
@@ -58,6 +63,14 @@ class Page(HTMLParser):
             self.loads.append(values["href"])
         elif tag in ("script", "img", "iframe", "source") and values.get("src"):
             self.loads.append(values["src"])
+
+    def handle_endtag(self, tag):
+        if tag == "p":
+            self._in_paragraph = False
+
+    def handle_data(self, data):
+        if self._in_paragraph:
+            self.paragraphs[-1] += data
 
 
 def built(site: Path) -> dict[Path, Page]:
@@ -161,6 +174,13 @@ def test_pages_load_local_files_only(site):
             parts = urlsplit(load)
             assert parts.scheme == "data" or not (parts.scheme or parts.netloc), f"{path.relative_to(site)}: {load}"
             assert (path.parent / unquote(parts.path)).exists(), f"{path.relative_to(site)}: {load}"
+
+
+def test_lists_and_tables_are_lists_and_tables(site):
+    """Right below a paragraph, without an empty line, they would be words of it."""
+    for path, page in built(site).items():
+        for text in page.paragraphs:
+            assert not re.search(r"\n(?:[-*|] |\d+\. )", text), f"{path.relative_to(site)}: {text[:80]}"
 
 
 def test_generated_parts_are_on_their_pages(site):
