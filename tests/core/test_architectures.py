@@ -294,7 +294,8 @@ def test_support_table(capsys):
         print("\n" + "\n".join(lines))
     cells = [cell.strip() for line in lines[2:] for cell in line.split("|")[2:-1]]
     assert cells.count("no") == len(zoo.IMAGES)  # ssmix, which cuts out tokens
-    assert "\n".join(lines) in (Path(__file__).parents[2] / "docs" / "architectures.md").read_text(encoding="utf-8")
+    page = Path(__file__).parents[2] / "docs" / "reference" / "architectures.md"
+    assert "\n".join(lines) in page.read_text(encoding="utf-8")
 
 
 def test_survey_of_all_sequence_classifiers(capsys):
@@ -303,7 +304,7 @@ def test_survey_of_all_sequence_classifiers(capsys):
     with capsys.disabled():
         print(f"\nsequence classifiers: {survey.counted(rows)}")
     assert not {kind: row for kind, row in rows.items() if row[0] == "broken"}
-    docs = (Path(__file__).parents[2] / "docs" / "architectures.md").read_text(encoding="utf-8")
+    docs = (Path(__file__).parents[2] / "docs" / "reference" / "architectures.md").read_text(encoding="utf-8")
     assert survey.counted(rows) in " ".join(docs.split())
     for kind in ("bert", "roberta", "llama", "qwen3", "gpt2", "bart", "modernbert", "deberta-v2", "t5", "mistral"):
         assert rows[kind][0] in ("all", "some"), rows[kind]

@@ -146,7 +146,7 @@ PLANE = (
 
 def plane(made: dict[str, Any]) -> str:
     """BatchMixup's picture in numbers."""
-    lines = ["| | accuracy % | difference |", "|---|---:|---|"]
+    lines = ["| form | accuracy % | difference |", "|---|---:|---|"]
     accuracy = {row: 100 * np.array(values) for row, values in made["numbers"]["accuracy"].items()}
     base = next(iter(accuracy.values()))
     for words, values in zip(PLANE, accuracy.values(), strict=True):

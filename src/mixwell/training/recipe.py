@@ -2,7 +2,7 @@
 
 Few-sample fine-tuning needs more updates, not fewer (Mosbach et al. 2021; Zhang et al. 2021), and a head that starts
 from a linear probe does not first undo the features under it (Kumar et al. 2022). What each number was chosen by is in
-docs/recipe.md, with the table of `benchmarks/recipe.py`.
+docs/explanation/recipe.md, with the table of `benchmarks/recipe.py`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Run the snippets of docs/integrations.md as they stand there."""
+"""Run all Python of README and docs as it stands there: loops, how-to pages, tutorials."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from pathlib import Path
 import pytest
 import torch
 
-HERE = Path(__file__).parent
-TEXT = (HERE.parent / "docs" / "integrations.md").read_text(encoding="utf-8")
+import tutorials
+
+HERE = Path(__file__).parents[1]
+ROOT = HERE.parent
+TEXT = (ROOT / "docs" / "howto" / "integrations.md").read_text(encoding="utf-8")
+BLOCK = re.compile(r"^```python\n(.*?)^```", flags=re.MULTILINE | re.DOTALL)
 SECTIONS = re.split(r"^## ", TEXT, flags=re.MULTILINE)[1:]
-SNIPPETS = {
-    section.splitlines()[0]: code
-    for section in SECTIONS
-    for code in re.findall(r"^```python\n(.*?)^```", section, flags=re.MULTILINE | re.DOTALL)
-}
+SNIPPETS = {section.splitlines()[0]: code for section in SECTIONS for code in BLOCK.findall(section)}
 PRELUDE = """
 import torch
 import zoo
@@ -99,3 +99,55 @@ def test_ddp_snippet(tmp_path):
     assert running.returncode == 0, errors
     seeds = {(tmp_path / f"rank{rank}").read_text() for rank in range(2)}
     assert len(seeds) == 2
+
+
+# --- the other pages -------------------------------------------------------------------------------------------------
+
+PAGES = {
+    path.relative_to(ROOT).as_posix(): BLOCK.findall(path.read_text(encoding="utf-8"))
+    for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md")))
+    if path.parent.name != "tutorials" and path.name != "integrations.md"
+}
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory):
+    """A folder with a short run in runs/messages, as the how-to pages have it."""
+    import mixwell
+
+    folder = tmp_path_factory.mktemp("trained")
+    settings = mixwell.TrainSettings(
+        data=str(ROOT / "src" / "mixwell" / "data" / "sample" / "train.csv"), output=str(folder / "runs" / "messages"),
+        max_train=48, folds=0, validation=0.3, test="none", method="none", start="random", epochs=1,
+    )  # fmt: skip
+    mixwell.train(settings, quiet=True)
+    return folder
+
+
+@pytest.mark.usefixtures("_quiet")
+@pytest.mark.parametrize("page", [page for page, blocks in PAGES.items() if blocks])
+def test_page(page, request, monkeypatch, tmp_path):
+    code = "\n".join(PAGES[page])
+    monkeypatch.chdir(request.getfixturevalue("trained") if "runs/messages" in code else tmp_path)
+    space: dict = {"__name__": "snippet"}
+    exec(PRELUDE, space)
+    for block in PAGES[page]:
+        exec(compile(block, page, "exec"), space)
+
+
+def test_there_are_pages():
+    blocks = {page for page, found in PAGES.items() if found}
+    assert {"README.md", "docs/howto/train.md", "docs/howto/abstain.md", "docs/start/quickstart.md"} <= blocks
+
+
+@pytest.mark.parametrize("path", tutorials.pages(), ids=lambda path: path.stem)
+def test_tutorial(path, tmp_path, monkeypatch):
+    from mixwell.methods import registry
+
+    monkeypatch.setattr(registry, "REGISTRY", dict(registry.REGISTRY))
+    if path.stem == "lora":
+        pytest.importorskip("peft")
+    shown = path.read_text(encoding="utf-8")
+    assert tutorials.words(tutorials.run(path, tmp_path)) == tutorials.words(shown), (
+        f"run `python tools/tutorials.py {path.relative_to(ROOT)}`"
+    )
