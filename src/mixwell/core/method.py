@@ -47,6 +47,7 @@ class Method:
         has_lam: whether one number lam is drawn (and can be pinned).
         has_permutation: whether rows have partners (that can be pinned).
         has_layer: whether a layer is drawn (and can be pinned).
+        one_weight: whether lam, where it is one number, is the weight of every row's label.
         needs_labels: whether the labels must be there before the forward.
         tasks: what it can serve: `sequence` (one label a row), `token` (one a token), `span` (start and end).
         modalities: what the model may read: `text`, `image`.
@@ -61,6 +62,7 @@ class Method:
     has_lam: ClassVar[bool] = True
     has_permutation: ClassVar[bool] = True
     has_layer: ClassVar[bool] = False
+    one_weight: ClassVar[bool] = False
     needs_labels: ClassVar[bool] = False
     tasks: ClassVar[tuple[str, ...]] = ("sequence", "token", "span")
     modalities: ClassVar[tuple[str, ...]] = ("text", "image")
@@ -74,6 +76,7 @@ class Method:
     stacks: str = option("all", "encoder-decoder models: mix in all blocks, or in those of the encoder only")
     start: float = option(0.0, "fraction of training after which mixing begins")
     stop: float = option(1.0, "fraction of training after which mixing ends")
+    prob: float = option(1.0, "share of the batches that are mixed; the others train plain")
     total_steps: int | None = option(None, "training forwards in all, to know the fraction without a callback")
     regularise: bool = option(False, "RegMixup: plain loss + mixed loss, by a second forward")
     label_smoothing: float = option(0.0, "share of each label spread evenly over the classes, inside the loss")
@@ -83,7 +86,12 @@ class Method:
 
     def __post_init__(self) -> None:
         self._check_types()
-        for name, low, high in (("start", 0.0, 1.0), ("stop", 0.0, 1.0), ("label_smoothing", 0.0, 1.0)):
+        for name, low, high in (
+            ("start", 0.0, 1.0),
+            ("stop", 0.0, 1.0),
+            ("prob", 0.0, 1.0),
+            ("label_smoothing", 0.0, 1.0),
+        ):
             value = getattr(self, name)
             if not low <= value <= high:
                 raise OptionError(f"{name}={value} must lie between {low:g} and {high:g}")
@@ -175,7 +183,11 @@ class Method:
         items: Tensor | int | None,
     ) -> Tensor:
         """Return the mixed loss of one forward."""
-        return mixed_loss(criterion, logits, labels, plan.permutation, plan.label_weight, items)
+        return mixed_loss(criterion, logits, labels, plan.permutation, self.weight_of_labels(plan), items)
+
+    def weight_of_labels(self, plan: Plan) -> Tensor:
+        """Return the weight of a row's own label, (B,)."""
+        return plan.label_weight
 
     @property
     def learns(self) -> bool:
@@ -231,6 +243,8 @@ class Method:
 @dataclass
 class DrawsLam(Method):
     """A method that draws one lam a step by a named rule."""
+
+    one_weight = True
 
     alpha: float = option(0.2, "shape of the Beta distribution lam is drawn from")
     draw: str = option("folded", "max_of (largest of `samples`), folded (max(l, 1-l)) or beta")

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from mixwell.core.loss import HALF, Criterion, check_reproduces, task_kind
-from mixwell.core.model import base_config, logits_of
+from mixwell.core.model import base_config
 from mixwell.core.step import Step
 from mixwell.utils.errors import UnsupportedModelError
 
@@ -47,13 +47,13 @@ class OwnLoss:
             given = {"start_positions": labels[:, 0], "end_positions": labels[:, 1]}
         with self.mixer.flow.plain_model(training=None), torch.no_grad():
             with torch.random.fork_rng(devices=devices):
-                output = model(**step.inputs, **given)
+                output = step.call(**given)
             with torch.random.fork_rng(devices=devices):
-                alone = logits_of(model(**step.inputs), task)
+                alone = self.mixer.flow.logits(step.call())
             for buffer, before in buffers:
                 if not torch.equal(buffer, before):  # running statistics; copying marks a buffer as changed
                     buffer.copy_(before)
-        logits = logits_of(output, task)
+        logits = self.mixer.flow.logits(output)
         if logits is None:
             raise UnsupportedModelError(f"{name} returns no logits")
         # DeBERTa flattens the logits of a regression, but only where it is given labels.
