@@ -111,12 +111,18 @@ class Form:
     anchor: str = ""
     axis: int = 0
 
+    def place(self, path: Path) -> Path:
+        """Return a path that is the same whether an argument is given by position or by name."""
+        if isinstance(path[0], int) and path[0] < len(self.names):
+            return (self.names[path[0]], *path[1:])
+        return path
+
     def name_of(self, path: Path) -> str:
         """Return the name of a leaf: that of its role, else its path."""
+        path = self.place(path)
         if path in (self.ids, self.mask):
             return IDS if path == self.ids else MASK
-        first = self.names[path[0]] if isinstance(path[0], int) and path[0] < len(self.names) else path[0]
-        return ".".join(map(str, (first, *path[1:])))
+        return ".".join(map(str, path))
 
     def inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ShapedInputs:
         """Return the arguments of one call by name."""
@@ -197,7 +203,11 @@ def find_form(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], m
         mask: the name of the mask, with `~` before it if it is true at padding; None looks for one.
     """
     form = Form(tuple(forward_names(model)))
-    tensors = [(path, value) for path, value in leaves(args, kwargs) if isinstance(value, Tensor) and value.dim() > 0]
+    tensors = [
+        (form.place(path), value)
+        for path, value in leaves(args, kwargs)
+        if isinstance(value, Tensor) and value.dim() > 0
+    ]
     if not tensors:
         raise OptionError("example= holds no tensor: pass what the model is called with")
     ids = next((path for path, _ in tensors if path[-1] == IDS), None) or next(

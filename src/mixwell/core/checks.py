@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from mixwell.core.arguments import takes_labels
 from mixwell.core.hooks import is_inert
 from mixwell.core.method import Method
 from mixwell.core.model import base_model
@@ -114,6 +115,11 @@ def check_task(method: Method, points: Points, model: nn.Module) -> None:
         raise UnsupportedModelError(
             f"method {method.name!r} needs {what[method.tasks[0]]}, but {type(model).__name__} predicts "
             f"{what[points.task]}; mixwell.inspect(model) lists the methods that fit"
+        )
+    if method.needs_labels and points.form is not None and not takes_labels(model):
+        raise UnsupportedModelError(
+            f"method {method.name!r} needs the labels before the forward, but the forward of {type(model).__name__} "
+            f"has no argument labels= that can be left out; use another method"
         )
     reads = "image" if points.modality == "features" else points.modality
     if reads not in method.modalities:

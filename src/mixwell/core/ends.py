@@ -24,6 +24,7 @@ def is_projection(module: nn.Module) -> bool:
 
 
 def word_embedding(model: nn.Module) -> nn.Module | None:
+    """Return the word embedding of a transformers model."""
     inner: Any = base_model(model)
     try:
         return inner.get_input_embeddings()

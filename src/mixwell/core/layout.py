@@ -231,22 +231,8 @@ def _number(probe: Probe, kind: str, calls: list[Call], stacks: list[tuple[str, 
     for index, (call, (stack, causal)) in enumerate(zip(calls, stacks)):
         turn = seen.get(call.module, 0)
         seen[call.module] = turn + 1
-        points.append(
-            Point(
-                kind,
-                index,
-                call.name,
-                call.module,
-                "output",
-                turn,
-                None,
-                width(call.output),
-                stack,
-                causal,
-                probe.axis(call) or 0,
-                call.key,
-            )  # fmt: skip
-        )
+        where = (width(call.output), stack, causal, probe.axis(call) or 0, call.key)
+        points.append(Point(kind, index, call.name, call.module, "output", turn, None, *where))
     return tuple(points)
 
 

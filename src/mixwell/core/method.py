@@ -19,7 +19,7 @@ from torch import Tensor
 
 from mixwell.core.blend import blend, mix, partner, token_weight
 from mixwell.core.draw import PAIRINGS, Plan, check_draw, draw_lam, mutual_pairing
-from mixwell.core.loss import Criterion, LossFunction, mixed_loss
+from mixwell.core.loss import PROBLEMS, Criterion, LossFunction, mixed_loss
 from mixwell.utils.errors import OptionError, nearest
 
 if TYPE_CHECKING:
@@ -81,32 +81,32 @@ class Method:
     regularise: bool = option(False, "RegMixup: plain loss + mixed loss, by a second forward")
     label_smoothing: float = option(0.0, "share of each label spread evenly over the classes, inside the loss")
     class_weights: Sequence[float] | None = option(None, "one weight a class, inside the loss")
+    problem: str | None = option(
+        None, "what the labels are: single_label, soft_label, multi_label, regression; None tells by model and labels"
+    )
     loss_fn: LossFunction | None = option(None, "(logits, labels) -> one loss a row, instead of the model's loss")
     mutual: str = field(default="", init=False, repr=False)  # what needs mutual partners, if anything does
 
     def __post_init__(self) -> None:
         self._check_types()
-        for name, low, high in (
-            ("start", 0.0, 1.0),
-            ("stop", 0.0, 1.0),
-            ("prob", 0.0, 1.0),
-            ("label_smoothing", 0.0, 1.0),
-        ):
-            value = getattr(self, name)
-            if not low <= value <= high:
-                raise OptionError(f"{name}={value} must lie between {low:g} and {high:g}")
+        for name in ("start", "stop", "prob", "label_smoothing"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise OptionError(f"{name}={getattr(self, name)} must lie between 0 and 1")
         if self.start >= self.stop:
             raise OptionError(f"start={self.start} must be less than stop={self.stop}")
         if self.total_steps is not None and self.total_steps < 1:
             raise OptionError(f"total_steps={self.total_steps} must be at least 1")
         self.choice("pairing", PAIRINGS)
         self.choice("stacks", ("all", "encoder"))
+        self.choice("problem", (None, *PROBLEMS))
         if self.class_weights is not None:
             self.class_weights = [float(w) for w in self.class_weights]
             if not self.class_weights or min(self.class_weights) < 0 or max(self.class_weights) <= 0:
                 raise OptionError("class_weights must be at least 0, and one of them above 0")
         if self.loss_fn is not None and (self.label_smoothing or self.class_weights is not None):
             raise OptionError("loss_fn replaces the whole loss: put label_smoothing and class_weights inside it")
+        if self.loss_fn is not None and self.problem is not None:
+            raise OptionError("loss_fn replaces the whole loss: problem= does not go with it")
         self.check()
 
     def _check_types(self) -> None:

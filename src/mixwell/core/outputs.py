@@ -46,6 +46,7 @@ class AroundHook:
         self.step = step
 
     def __call__(self, gradient: Tensor) -> None:
+        """Called by torch with the gradient of the output."""
         self.step.around = self.step.around or not self.step.trusted
 
 

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from mixwell.core.loss import HALF, Criterion, check_reproduces, task_kind
+from mixwell.core.arguments import takes_labels
+from mixwell.core.loss import HALF, Criterion, check_reproduces, kind_of_targets, task_kind
 from mixwell.core.model import base_config
 from mixwell.core.step import Step
-from mixwell.utils.errors import UnsupportedModelError
+from mixwell.utils.errors import LossMismatchError, UnsupportedModelError
 
 if TYPE_CHECKING:
     from mixwell.core.mixer import Mixer
@@ -26,13 +27,41 @@ class OwnLoss:
 
     def __init__(self, mixer: Mixer) -> None:
         self.mixer = mixer
-        self.checked = mixer.method.loss_fn is not None
+        points, method = mixer.points, mixer.method
+        labelled = points.form is None or takes_labels(mixer.model)
+        self.checked = method.loss_fn is not None or method.problem is not None or not labelled
         self.wide = False
+        self._kind: str | None = None  # of labels that are numbers, once seen
 
     def kind(self, logits: Tensor, labels: Tensor) -> str:
         """Return the kind of the loss; see `Criterion`."""
-        task = self.mixer.points.task
-        return task if task != "sequence" else task_kind(base_config(self.mixer.model), logits, labels)
+        points, config = self.mixer.points, base_config(self.mixer.model)
+        if self.mixer.method.problem is not None:
+            return self.mixer.method.problem
+        if points.task != "sequence":
+            return points.task
+        if points.form is None or getattr(config, "problem_type", None) is not None:
+            kind = task_kind(config, logits, labels)
+            if kind == "multi_label" and getattr(config, "problem_type", None) is None:
+                self._refuse_probabilities(labels)
+            return kind
+        if not labels.is_floating_point():
+            return "single_label"
+        self._kind = self._kind or kind_of_targets(logits, labels)
+        return self._kind
+
+    def _refuse_probabilities(self, labels: Tensor) -> None:
+        """Raise if labels that transformers takes for multi-label ones are probabilities; looks at the first only."""
+        if self._kind is not None or not labels.numel():
+            return
+        self._kind = "multi_label"
+        whole = bool(((labels == 0) | (labels == 1)).all())
+        if not whole and bool(torch.allclose(labels.sum(-1).float(), torch.ones((), device=labels.device), atol=1e-2)):
+            self._kind = None
+            raise LossMismatchError(
+                "the labels are probabilities (each row sums to 1), which transformers takes for multi-label ones; "
+                "pass attach(..., problem='soft_label') for cross-entropy with soft targets, or problem='multi_label'"
+            )
 
     def check(self, step: Step, labels: Tensor) -> None:
         """Raise unless our plain loss is the model's own, with what it adds in training; does so once."""

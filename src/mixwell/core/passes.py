@@ -46,7 +46,7 @@ def attention_weights(step: Step, block: int) -> Tensor:
     handle = head.register_forward_hook(catch)
     try:
         # Most models return their weights under eager attention; some only when asked.
-        for asked in ({}, {"output_attentions": True}):
+        for asked in ({}, {"output_attentions": True}) if points.form is None else ({},):
             seen = 0
             with step.mixer.flow.plain_model(), torch.no_grad(), eager_attention(step.mixer.model):
                 with contextlib.suppress(_Enough):

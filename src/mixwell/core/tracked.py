@@ -1,8 +1,8 @@
 """Outputs whose losses are mixed as torch computes them, for trainers that keep both labels and loss to themselves.
 
 `F.cross_entropy(output, labels)` and its like see the labels: that is where they can be mixed without a change to the
-trainer. The outputs are tensors of a subclass that knows its step. Simple operations (a cast, a linear head) keep it; all
-others lose it, and a loss from there on is an error in backward, as it is without tracking.
+trainer. The outputs are tensors of a subclass that knows its step. Simple operations (a cast, a linear head) keep it;
+all others lose it, and a loss from there on is an error in backward, as it is without tracking.
 """
 
 from __future__ import annotations
