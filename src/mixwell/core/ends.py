@@ -71,7 +71,7 @@ def embedding_points(
 def missing_embeddings(probe: Probe, words: nn.Module | None) -> str:
     """Return why there is no embedding output."""
     if probe.shaped:
-        return "no block is known whose input it is; name the module that gives it, points={'embeddings': name}"
+        return "no block is known whose input it is; name the module that gives it, where={'embeddings': name}"
     if words is None:
         return "get_input_embeddings() gives no module that a forward calls"
     return "nothing around the word embedding gives all the embedding output as one tensor, and no block is known"
@@ -125,10 +125,11 @@ def _heads_of_example(probe: Probe, logits: Tensor) -> tuple[Point, ...]:
     outputs = [t for t in tensors_of(probe.output) if t.is_floating_point() and t.dim() > 0]
     heads = [logits, *(t for t in outputs if t is not logits and t.dim() == logits.dim() == 2)]
     for tensor in heads:
-        same = [call for call in linears if _same_values(call.output, tensor)]
+        same: list[Call | None] = [call for call in linears if _same_values(call.output, tensor)]
         if tensor is logits and not same:
-            same = [call for call in linears if call.output is not None and call.output.numel() == tensor.numel()]
-        if same:
+            sized = [call for call in linears if call.output is not None and call.output.numel() == tensor.numel()]
+            same = [next((call for call in reversed(sized) if probe.makes_output(call)), None)]
+        if same and same[-1] is not None:
             call = same[-1]
             points[call.name] = Point(
                 "sentence",

@@ -33,10 +33,10 @@ class Example:
     def inputs(self, model: nn.Module, example: Any) -> Inputs:
         """Return the example as inputs of the module."""
         if not isinstance(self.named, Mapping):
-            raise OptionError("points= must be a dict: kind of point -> name of a module, or a pattern of names")
+            raise OptionError("where= must be a dict: kind of point -> name of a module, or a pattern of names")
         for kind in self.named:
             if kind not in KINDS:
-                raise OptionError(f"points={{{kind!r}: ...}} is unknown{nearest(kind, KINDS)}; use {', '.join(KINDS)}")
+                raise OptionError(f"where={{{kind!r}: ...}} is unknown{nearest(kind, KINDS)}; use {', '.join(KINDS)}")
         args, kwargs = as_arguments(model, example)
         form = find_form(model, args, kwargs, self.mask)
         return replace(form, axis=-1 if self.batch_dim is None else self.batch_dim).inputs(args, kwargs)
@@ -44,7 +44,7 @@ class Example:
 
 def hint(probe: Probe, kind: str, what: str) -> str:
     """Return what to pass where a point is not found in an example; empty for models of transformers."""
-    return f"; name {what} with points={{{kind!r}: 'layers.*'}}" if probe.shaped else ""
+    return f"; name {what} with where={{{kind!r}: 'layers.*'}}" if probe.shaped else ""
 
 
 def named_calls(probe: Probe, kind: str, named: Mapping[str, str]) -> list[Call]:
@@ -58,7 +58,7 @@ def named_calls(probe: Probe, kind: str, named: Mapping[str, str]) -> list[Call]
     if not found:
         names = [call.name for call in probe.calls]
         raise OptionError(
-            f"points={{{kind!r}: {named[kind]!r}}} names no module that a forward calls{nearest(named[kind], names)}"
+            f"where={{{kind!r}: {named[kind]!r}}} names no module that a forward calls{nearest(named[kind], names)}"
         )
     return found
 
@@ -70,7 +70,7 @@ def named_points(probe: Probe, kind: str, named: Mapping[str, str]) -> tuple[Poi
         what = "input" if kind == "sentence" and is_projection(call.module) else "output"
         axis = probe.axis(call, what)
         if axis is None:
-            raise OptionError(f"points={{{kind!r}: {named[kind]!r}}}: {call.name!r} has no batch axis")
+            raise OptionError(f"where={{{kind!r}: {named[kind]!r}}}: {call.name!r} has no batch axis")
         size = width(call.input if what == "input" else call.output)
         points.append(Point(kind, 0, call.name, call.module, what, width=size, axis=axis, key=call.key))
     return tuple(points)

@@ -78,7 +78,7 @@ class Losses:
         """
         known = made(logits)
         if known is not None:
-            if known.paid:
+            if known.paid or known.step.settled:
                 raise _paid()
             known.paid = True
             return known.step, source(logits)
@@ -92,7 +92,7 @@ class Losses:
             )
         if not waiting:
             raise _paid()
-        waiting[0].trusted = True
+        waiting[0].trusted = waiting[0].settled = True
         return waiting[0], logits
 
     def _by_plan(

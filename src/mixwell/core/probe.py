@@ -149,6 +149,16 @@ class Probe:
         inputs[inputs.anchor] = changed.movedim(0, inputs.axis)
         return {call.enter: call for call in trace_calls(self.model, inputs)[0]}
 
+    def makes_output(self, call: Call) -> bool:
+        """Tell whether the output depends on what a module gives."""
+        before = main_output(self.output)
+        handle = call.module.register_forward_hook(lambda module, args, output: output + 1)
+        try:
+            after = main_output(trace_calls(self.model, self.inputs)[1])
+        finally:
+            handle.remove()
+        return before is not None and after is not None and not torch.equal(before, after)
+
     def axis(self, call: Call, what: str = "output") -> int | None:
         """Return the batch axis of what a module reads or gives; None if it has none."""
         if not self.shaped:

@@ -49,6 +49,7 @@ class Step:
         turns: calls seen by each hook in this forward, for modules that several blocks share.
         scratch: values that a method or hook keeps from one point to another.
         trusted: gradient may come through the outputs themselves: the loss was computed from them, with mixed targets.
+        settled: its loss was computed from logits that the user had changed.
         around: gradient came through the outputs although nothing says that its labels were mixed.
     """
 
@@ -65,6 +66,7 @@ class Step:
     turns: dict[Any, int] = field(default_factory=dict)
     scratch: dict[Any, Any] = field(default_factory=dict)
     trusted: bool = False
+    settled: bool = False
     around: bool = False
 
     @property

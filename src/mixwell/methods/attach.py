@@ -25,7 +25,7 @@ def attach(
     example: Any = None,
     mask: str | None = None,
     batch_dim: int | None = None,
-    points: Mapping[str, str] | None = None,
+    where: Mapping[str, str] | None = None,
     auto_loss: bool | None = None,
     **options: Any,
 ) -> Mixer:
@@ -54,7 +54,7 @@ def attach(
         mask: with `example`: the name of the argument that tells tokens from padding; `"~name"` if it is true at
             padding. Found by itself where there is one of a telling name.
         batch_dim: with `example`: the axis of the batch in the input, found by itself by default.
-        points: with `example`: names of modules, where they are not found by themselves: `{"block": "layers.*",
+        where: with `example`: names of modules, where they are not found by themselves: `{"block": "layers.*",
             "attention": "layers.*.mixer", "embeddings": "embed", "sentence": "head"}`.
         auto_loss: mix torch's own losses (`F.cross_entropy(logits, labels)` and its like) as they are computed from the
             outputs, for trainers that keep labels and loss to themselves. By default only for sentence-transformers
@@ -74,9 +74,9 @@ def attach(
     if auto_loss is None:
         auto_loss = losses_of_their_own(model)
     example = example_of(model) if example is None else example
-    if example is None and (mask is not None or batch_dim is not None or points is not None):
-        raise OptionError("mask=, batch_dim= and points= go with example=, a batch that the model is called with")
-    how = {} if example is None else {"mask": mask, "batch_dim": batch_dim, "named": dict(points or {})}
+    if example is None and (mask is not None or batch_dim is not None or where is not None):
+        raise OptionError("mask=, batch_dim= and where= go with example=, a batch that the model is called with")
+    how = {} if example is None else {"mask": mask, "batch_dim": batch_dim, "named": dict(where or {})}
     found = find_points(model, example, **how)
     if example is None and not found.classifies:
         raise UnsupportedModelError(

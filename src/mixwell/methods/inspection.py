@@ -98,7 +98,7 @@ def inspect(
     example: Any = None,
     mask: str | None = None,
     batch_dim: int | None = None,
-    points: Mapping[str, str] | None = None,
+    where: Mapping[str, str] | None = None,
 ) -> Inspection:
     """Find the points of a model and the methods that fit, without changing it.
 
@@ -107,11 +107,11 @@ def inspect(
         example: as for `attach`, like the rest.
         mask: the name of the mask.
         batch_dim: the batch axis of the input.
-        points: names of modules, by kind of point.
+        where: names of modules, by kind of point.
     """
     check_attachable(model)
     example = example_of(model) if example is None else example
-    how = {} if example is None else {"mask": mask, "batch_dim": batch_dim, "named": dict(points or {})}
+    how = {} if example is None else {"mask": mask, "batch_dim": batch_dim, "named": dict(where or {})}
     return _inspection(model, find_points(model, example, **how))
 
 
