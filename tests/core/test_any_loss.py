@@ -87,7 +87,9 @@ def test_two_heads(model, how):
     quiet(loss)
     topic, tone = model.by_hand(X)
     assert (out["topic"] - topic).abs().max() < 1e-9
-    wanted = two_terms(lambda y: F.cross_entropy(topic, y), LABELS) + two_terms(lambda y: F.cross_entropy(tone, y), OTHER)
+    wanted = two_terms(lambda y: F.cross_entropy(topic, y), LABELS) + two_terms(
+        lambda y: F.cross_entropy(tone, y), OTHER
+    )
     compare(model, wanted)
 
 
@@ -249,7 +251,7 @@ def test_losses_that_cannot_be_mixed_say_so(model):
         mixer.mixed(F.cross_entropy, single(torch.randn(6, 4)), LABELS)
 
 
-# --- around the mixer -----------------------------------------------------------------------------------------------------
+# --- around the mixer ------------------------------
 
 BERT = zoo.batch()
 
@@ -338,7 +340,7 @@ def test_outputs_are_views_that_can_be_saved(bert, tmp_path):
     out.loss.backward()
 
 
-# --- losses of torch, tracked ---------------------------------------------------------------------------------------------
+# --- losses of torch, tracked ------------------------------
 
 WEIGHT = torch.tensor([1.0, 2.0, 0.5], dtype=torch.float64)
 TORCH_LOSSES = {

@@ -114,7 +114,9 @@ def test_automodel_and_pooling(name):
 def test_raw_projection_of_multihead_attention():
     module = foreign.TorchvisionViT().train()
     mixer = mixwell.attach(module, "amplify", site="attention_raw", example=pixels().float())
-    assert [point.name for point in mixer.sites] == [f"encoder.layers.encoder_layer_{i}.self_attention" for i in range(3)]
+    assert [point.name for point in mixer.sites] == [
+        f"encoder.layers.encoder_layer_{i}.self_attention" for i in range(3)
+    ]
     mixer.loss(module(pixels().float()), LABELS).backward()
 
 
@@ -178,7 +180,9 @@ def test_blocks_of_a_sequential_model():
         def forward(self, x):
             return x.mean(1)
 
-    model = nn.Sequential(nn.Linear(8, 16), foreign.TimmBlock(), foreign.TimmBlock(), Tokens(), nn.Linear(16, 3)).train()
+    model = nn.Sequential(
+        nn.Linear(8, 16), foreign.TimmBlock(), foreign.TimmBlock(), Tokens(), nn.Linear(16, 3)
+    ).train()
     x = torch.randn(6, 5, 8)
     mixer = mixwell.attach(model, "amplify", example=x)
     assert [point.name.split(".")[0] for point in mixer.sites] == ["1", "2"]
@@ -236,7 +240,9 @@ def test_examples_that_cannot_be_used():
             mixwell.attach(module, "amplify", example=example)
     with pytest.raises(UnsupportedModelError, match="at least two rows"):
         mixwell.attach(module, "amplify", example=ids[:1])
-    with pytest.raises(UnsupportedModelError, match="the probe of TextEncoder failed.*must be what the model is called"):
+    with pytest.raises(
+        UnsupportedModelError, match="the probe of TextEncoder failed.*must be what the model is called"
+    ):
         mixwell.attach(module, "amplify", example=(ids, padding, ids))
     with pytest.raises(OptionError, match="mask='mask' is none of the arguments.*tokens"):
         mixwell.attach(module, "amplify", example=(ids, padding), mask="mask")
@@ -322,7 +328,7 @@ def test_multiple_choice(name):
     torch.testing.assert_close(out.loss, F.cross_entropy(out.logits, labels[PERM]))
 
 
-# --- Lightning ---------------------------------------------------------------------------------------------------------
+# --- Lightning ------------------------------
 
 
 class Lit(lightning.LightningModule):
@@ -386,7 +392,7 @@ def test_lightning_in_eval_mode_is_an_error():
         fit(module)
 
 
-# --- the machinery around it ----------------------------------------------------------------------------------------------
+# --- the machinery around it ------------------------------
 
 
 def test_compiled_modules_do_not_recompile():

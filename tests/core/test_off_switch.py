@@ -84,7 +84,7 @@ def test_turned_off_it_is_plain_and_takes_no_seed(model, batch):
     assert mixer.last.mixed
 
 
-# --- prob, last, stats ----------------------------------------------------------------------------------------------------
+# --- prob, last, stats ------------------------------
 
 
 @pytest.mark.parametrize("name", sorted(mixwell.methods()))
@@ -137,7 +137,7 @@ def test_amplify_is_noticeable_in_15_percent_of_steps(model, batch):
         assert "15 %" in text
 
 
-# --- discoverable ---------------------------------------------------------------------------------------------------------
+# --- discoverable ------------------------------
 
 
 def test_names_and_help(model):
@@ -175,7 +175,7 @@ def test_models_without_a_head():
         mixwell.attach(tf.BertModel(zoo.tiny("bert").config), "amplify")
 
 
-# --- saved while attached -------------------------------------------------------------------------------------------------
+# --- saved while attached ------------------------------
 
 
 def test_saved_models_load_without_mixwell(model, batch, tmp_path):

@@ -69,7 +69,7 @@ def two_terms(loss, target):
     return LAM * loss(target) + (1 - LAM) * loss(target[PERM])
 
 
-# --- CrossEncoder ---------------------------------------------------------------------------------------------------------
+# --- CrossEncoder ------------------------------
 
 
 def cross_encoder(folder, labels=3):
@@ -157,7 +157,7 @@ def test_the_model_inside_is_called_around_its_hooks(folder):
         model.train()(model.preprocess(list(zip(TEXTS, ANSWERS))))
 
 
-# --- SentenceTransformer and a head ---------------------------------------------------------------------------------------
+# --- SentenceTransformer and a head ------------------------------
 
 
 class Classifier(nn.Module):
@@ -205,7 +205,7 @@ def test_sentence_transformer_and_head(name, folder):
     assert torch.equal(model.eval()(dict(features)), plain)
 
 
-# --- SetFit ---------------------------------------------------------------------------------------------------------------
+# --- SetFit ------------------------------
 
 
 def setfit_model(folder):
@@ -251,7 +251,7 @@ def test_setfit_head(name, end_to_end, folder):
     mixwell.detach(model)
     assert "fit" not in vars(model) and mixwell.mixer_of(model) is None
     site = {"amplify": "attention", "sentencemix": "sentence"}[name]
-    (features, labels), = seen
+    ((features, labels),) = seen
     embedding = embedding_by_hand(twin.model_body, mixing(site), features)
     logits = twin.model_head(embedding)[0]
     two_terms(lambda y: F.cross_entropy(logits, y), labels).backward()
