@@ -4,10 +4,10 @@
 
 FOLDER is the `examples` folder of a checkout of transformers or of accelerate. After the line that makes the model, a
 copy of each script gets `mixwell.attach(model, METHOD)`; nothing else in it changes. Each copy runs as it is started by
-hand, on a few made-up rows, with the model of `--model` (MiniLM by default). Scripts of accelerate name their data, model
-and metric on the hub: the process that starts them puts the same rows, the model and an accuracy in their places.
-Printed: for each script how many training steps ran and how many were mixed, or why it failed; the exit code is 1 if one
-failed.
+hand, on a few made-up rows, with the model of `--model` (MiniLM by default). Scripts of accelerate name their data,
+model and metric on the hub: the process that starts them puts the same rows, the model and an accuracy in their places.
+Printed: for each script how many training steps ran and how many were mixed, or why it failed; the exit code is 1 if
+one failed.
 """
 
 from __future__ import annotations

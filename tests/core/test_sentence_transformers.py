@@ -225,7 +225,10 @@ def test_setfit_head(name, end_to_end, folder):
     gradients = {}
 
     def keep(key):
-        return lambda parameter: gradients.setdefault(key, parameter.grad.clone())
+        def hook(parameter):
+            gradients[key] = parameter.grad.clone()
+
+        return hook
 
     mixer = mixwell.attach(model, name)
     assert mixwell.mixer_of(model) is mixer

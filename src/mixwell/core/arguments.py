@@ -70,12 +70,14 @@ class ShapedInputs(Inputs):
         return self._rebuilt(self._args, ()), self._rebuilt(self._kwargs, ())
 
     def take(self, name: str) -> Any:
-        """Take an argument out: one that is given by position becomes None."""
+        """Take an argument out; those that follow it by position are then given by name."""
         value = self.pop(name, None)
-        if name in self._kwargs:
-            self._kwargs = {key: item for key, item in self._kwargs.items() if key != name}
-        elif value is not None:
-            self[name] = None
+        self._kwargs = {key: item for key, item in self._kwargs.items() if key != name}
+        names = self.form.names
+        if name in names[: len(self._args)]:
+            place = names.index(name)
+            self._kwargs |= dict(zip(names[place + 1 :], self._args[place + 1 :]))
+            self._args = self._args[:place]
         return value
 
     def _rebuilt(self, value: Any, path: Path) -> Any:
@@ -227,7 +229,7 @@ def find_form(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], m
 
 def _find_mask(form: Form, tensors: list[tuple[Path, Tensor]], main: Tensor, mask: str | None) -> Path | None:
     """Return where the mask lies: the one that is named, else the only one that looks like it."""
-    names = {path: form.name_of(path) for path, _ in tensors}
+    names = {path: ".".join(map(str, path)) for path, _ in tensors}
     if mask is not None:
         wanted = mask.removeprefix("~")
         found = [path for path, name in names.items() if wanted in (name, str(path[-1]))]
@@ -243,7 +245,7 @@ def _find_mask(form: Form, tensors: list[tuple[Path, Tensor]], main: Tensor, mas
         if _MASK.search(str(names[path])) and value.shape in shapes and not value.is_floating_point()
     ]
     if len(found) > 1:
-        exact = [path for path in found if path[-1] == MASK or names[path] == MASK]
+        exact = [path for path in found if path[-1] == MASK]
         if not exact:
             raise OptionError(
                 f"example= has several masks ({', '.join(names[path] for path in found)}); name the one of padding "

@@ -245,8 +245,8 @@ def _inside(calls: list[Call], outer: Call) -> list[Call]:
 
 
 def _last_projection(calls: list[Call], attention: Call) -> Call | None:
-    if isinstance(attention.module, nn.MultiheadAttention):
-        return attention  # which gives its projection, and does not call it as a module
+    if isinstance(attention.module, nn.MultiheadAttention) or is_projection(attention.module):
+        return attention  # torch's gives its projection, and does not call it as a module
     linears = [call for call in _inside(calls, attention) if is_projection(call.module)]
     return max(linears, key=lambda call: call.enter) if linears else None
 

@@ -129,6 +129,7 @@ class Losses:
     def _weighed(self, own: Tensor, other: Tensor, plan: Plan) -> Tensor:
         """Return the mean of lerp(other, own, w), exact where w is 1."""
         method = self.flow.mixer.method
+        weight = method.weight_of_labels(plan)
         if own.dim() == 0:
             if not isinstance(plan.lam, float) or not method.one_weight:
                 raise OptionError(
@@ -141,8 +142,7 @@ class Losses:
                 f"the loss has shape {tuple(own.shape)} but the batch has {len(plan.permutation)} rows; return one "
                 f"loss per row, or one number"
             )
-        weight = method.weight_of_labels(plan).to(own)
-        return own.mean() + ((1 - spread(weight, own)) * (other - own)).mean()
+        return own.mean() + ((1 - spread(weight.to(own), own)) * (other - own)).mean()
 
     def mix_targets(self, targets: Tensor, classes: int | None, outputs: Any) -> Tensor:
         """Return soft targets mixed by the plan of a forward; see `Mixer.mix_targets`."""

@@ -41,23 +41,23 @@ class OwnLoss:
         if points.task != "sequence":
             return points.task
         if points.form is None or getattr(config, "problem_type", None) is not None:
-            kind = task_kind(config, logits, labels)
-            if kind == "multi_label" and getattr(config, "problem_type", None) is None:
-                self._refuse_probabilities(labels)
-            return kind
+            return task_kind(config, logits, labels)
         if not labels.is_floating_point():
             return "single_label"
         self._kind = self._kind or kind_of_targets(logits, labels)
         return self._kind
 
     def _refuse_probabilities(self, labels: Tensor) -> None:
-        """Raise if labels that transformers takes for multi-label ones are probabilities; looks at the first only."""
-        if self._kind is not None or not labels.numel():
+        """Raise if labels that transformers takes for multi-label ones are probabilities.
+
+        To be called before the model sees them: it then takes the kind of its labels into its config.
+        """
+        config = base_config(self.mixer.model)
+        told = self.mixer.points.form is not None or getattr(config, "problem_type", None) is not None
+        if told or self.mixer.points.task != "sequence" or not labels.is_floating_point() or labels.dim() < 2:
             return
-        self._kind = "multi_label"
         whole = bool(((labels == 0) | (labels == 1)).all())
         if not whole and bool(torch.allclose(labels.sum(-1).float(), torch.ones((), device=labels.device), atol=1e-2)):
-            self._kind = None
             raise LossMismatchError(
                 "the labels are probabilities (each row sums to 1), which transformers takes for multi-label ones; "
                 "pass attach(..., problem='soft_label') for cross-entropy with soft targets, or problem='multi_label'"
@@ -67,6 +67,7 @@ class OwnLoss:
         """Raise unless our plain loss is the model's own, with what it adds in training; does so once."""
         if self.checked:
             return
+        self._refuse_probabilities(labels)
         model, task = self.mixer.model, self.mixer.points.task
         name = type(model).__name__
         buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
