@@ -108,6 +108,13 @@ def test_prob_leaves_batches_unmixed_and_the_other_draws_alone(model, batch, nam
             assert half.lam == whole.lam and torch.equal(half.permutation, whole.permutation)
 
 
+def test_options_that_came_later_do_not_change_old_records(model):
+    """Records of comparisons are found by the options of their method."""
+    assert not {"prob", "problem"} & mixwell.attach(model, "amplify").to_dict()["options"].keys()
+    mixwell.detach(model)
+    assert mixwell.attach(model, "amplify", prob=0.5).to_dict()["options"]["prob"] == 0.5
+
+
 def test_wrong_prob(model):
     with pytest.raises(OptionError, match=r"prob=1\.5 must lie between 0 and 1"):
         mixwell.attach(model, "amplify", prob=1.5)

@@ -34,6 +34,7 @@ def option(default: Any, help: str) -> Any:
 
 
 T = TypeVar("T", bound="Method")
+_LATER: dict[str, Any] = {"prob": 1.0, "problem": None}  # options that came after the first records, and their defaults
 
 
 @dataclass
@@ -233,8 +234,12 @@ class Method:
         return [f.name for f in dataclasses.fields(cls) if f.init]
 
     def options(self) -> dict[str, Any]:
-        """Return the options as plain values; a loss function is given by its name."""
+        """Return the options as plain values; a loss function is given by its name.
+
+        Options that were added later are left out at their defaults: records from before them stay what they are.
+        """
         values = {name: getattr(self, name) for name in self.option_names()}
+        values = {name: value for name, value in values.items() if _LATER.get(name, _LATER) != value}
         if self.loss_fn is not None:
             values["loss_fn"] = getattr(self.loss_fn, "__qualname__", repr(self.loss_fn))
         return values
