@@ -128,7 +128,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="the examples folder of transformers or accelerate")
     parser.add_argument("--model", help="folder of a model with its tokenizer; MiniLM by default")
-    parser.add_argument("--method", default="manifold", help="what to attach")
+    parser.add_argument("--method", default="manifold", help="what to attach; with its defaults it mixes in every step")
     parser.add_argument("--only", default="", help="scripts whose name holds this")
     parser.add_argument("--steps", type=int, default=6, help="training steps, where a script has an option for it")
     given = parser.parse_args()
