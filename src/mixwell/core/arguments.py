@@ -136,7 +136,7 @@ class Form:
 
 def leaves(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[Path, Any]]:
     """Return all values in the arguments of a call with their paths."""
-    found: list[tuple[Path, Any]] = []
+    matches: list[tuple[Path, Any]] = []
 
     def walk(value: Any, path: Path) -> None:
         if isinstance(value, Mapping):
@@ -146,11 +146,11 @@ def leaves(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[Path, An
             for key, item in enumerate(value):
                 walk(item, (*path, key))
         else:
-            found.append((path, value))
+            matches.append((path, value))
 
     walk(args, ())
     walk(kwargs, ())
-    return found
+    return matches
 
 
 def forward_names(model: nn.Module) -> list[str]:
@@ -202,7 +202,8 @@ def find_form(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], m
         model: the module.
         args: positional arguments of the example.
         kwargs: named ones.
-        mask: the name of the mask, with `~` before it if it is true at padding; None looks for one.
+        mask: the name of the mask, with `~` before it if it is true at padding and its name does not say so; None looks
+            for one.
     """
     form = Form(tuple(forward_names(model)))
     tensors = [
@@ -221,9 +222,7 @@ def find_form(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], m
         main = next((value for _, value in tensors if value.is_floating_point()), tensors[0][1])
     anchor = next(form.name_of(path) for path, value in tensors if value is main)
     where = _find_mask(form, tensors, main, mask)
-    inverted = mask.startswith("~") if mask is not None else False
-    if mask is None and where is not None:
-        inverted = bool(_PADDING.search(form.name_of(where)))
+    inverted = where is not None and bool(_PADDING.search(form.name_of(where)) or (mask or "").startswith("~"))
     return replace(form, mask=where, inverted=inverted, anchor=anchor)
 
 
@@ -232,27 +231,27 @@ def _find_mask(form: Form, tensors: list[tuple[Path, Tensor]], main: Tensor, mas
     names = {path: ".".join(map(str, path)) for path, _ in tensors}
     if mask is not None:
         wanted = mask.removeprefix("~")
-        found = [path for path, name in names.items() if wanted in (name, str(path[-1]))]
-        if not found:
+        matches = [path for path, name in names.items() if wanted in (name, str(path[-1]))]
+        if not matches:
             raise OptionError(f"mask={mask!r} is none of the arguments in example=: {', '.join(names.values())}")
-        return found[0]
+        return matches[0]
     if main.dim() < 2:
         return None
     shapes = (main.shape[:2], main.shape[:2][::-1], *(() if main.is_floating_point() else (main.shape,)))
-    found = [
+    matches = [
         path
         for path, value in tensors
         if _MASK.search(str(names[path])) and value.shape in shapes and not value.is_floating_point()
     ]
-    if len(found) > 1:
-        exact = [path for path in found if path[-1] == MASK]
+    if len(matches) > 1:
+        exact = [path for path in matches if path[-1] == MASK]
         if not exact:
             raise OptionError(
-                f"example= has several masks ({', '.join(names[path] for path in found)}); name the one of padding "
+                f"example= has several masks ({', '.join(names[path] for path in matches)}); name the one of padding "
                 f"with mask=, or mask='~name' if it is true at padding"
             )
-        found = exact
-    return found[0] if found else None
+        matches = exact
+    return matches[0] if matches else None
 
 
 def _is_ids(value: Tensor) -> bool:

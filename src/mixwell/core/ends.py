@@ -92,20 +92,20 @@ def find_head(probe: Probe, pad: int | None) -> tuple[str, tuple[Point, ...]]:
         else "sequence"
     )
     wanted = logits.transpose(1, 2) if task == "span" else logits
-    found: tuple[Call, str] | None = None
+    head: tuple[Call, str] | None = None
     ids = probe.inputs.get("input_ids")
     for call in probe.calls:
         if not is_projection(call.module) or call.output is None:
             continue
         if call.output.shape == wanted.shape and torch.equal(call.output, wanted):
-            found = call, "input"
+            head = call, "input"
         elif ids is not None and call.output.dim() == 3 and call.output.shape[::2] == wanted.shape:
             rows = torch.arange(wanted.shape[0], device=wanted.device)
             if torch.equal(call.output[rows, last_token(ids, pad)], wanted):
-                found = call, "last"
-    if found is None:
+                head = call, "last"
+    if head is None:
         return task, ()
-    call, how = found
+    call, how = head
     return task, (Point("sentence", 0, call.name, call.module, how, width=width(call.input)),)
 
 

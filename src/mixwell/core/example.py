@@ -51,16 +51,16 @@ def named_calls(probe: Probe, kind: str, named: Mapping[str, str]) -> list[Call]
     """Return the calls of the modules that the user named for a kind of point."""
     if kind not in named:
         return []
-    found = [call for call in probe.calls if fnmatch.fnmatchcase(call.name, named[kind])]
+    matches = [call for call in probe.calls if fnmatch.fnmatchcase(call.name, named[kind])]
     # A star also matches dots: the blocks of `layers.*` are those of the fewest parts.
-    parts = min((call.name.count(".") for call in found), default=0)
-    found = [call for call in found if call.name.count(".") == parts]
-    if not found:
+    parts = min((call.name.count(".") for call in matches), default=0)
+    matches = [call for call in matches if call.name.count(".") == parts]
+    if not matches:
         names = [call.name for call in probe.calls]
         raise OptionError(
             f"where={{{kind!r}: {named[kind]!r}}} names no module that a forward calls{nearest(named[kind], names)}"
         )
-    return found
+    return matches
 
 
 def named_points(probe: Probe, kind: str, named: Mapping[str, str]) -> tuple[Point, ...]:

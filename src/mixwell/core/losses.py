@@ -13,7 +13,7 @@ from mixwell.core.blend import lerp, spread
 from mixwell.core.draw import Plan
 from mixwell.core.hooks import LossHook
 from mixwell.core.loss import IGNORE, Criterion, check_labels
-from mixwell.core.outputs import Made, changed, made, source, tensors_of
+from mixwell.core.outputs import Origin, changed, origin_of, source, tensors_of
 from mixwell.core.step import State, Step
 from mixwell.utils.errors import BatchError, LabelsNotMixedError, OptionError
 
@@ -76,7 +76,7 @@ class Losses:
         Raises:
             LabelsNotMixedError: it cannot be told which step made them, or its loss was computed already.
         """
-        known = made(logits)
+        known = origin_of(logits)
         if known is not None:
             if known.paid or known.step.settled:
                 raise _paid()
@@ -198,8 +198,8 @@ class Losses:
         return step
 
     @staticmethod
-    def _entries(outputs: Any) -> list[Made]:
-        return [entry for tensor in tensors_of(outputs) if (entry := made(tensor)) is not None]
+    def _entries(outputs: Any) -> list[Origin]:
+        return [entry for tensor in tensors_of(outputs) if (entry := origin_of(tensor)) is not None]
 
     def pay(self, loss: Tensor, steps: list[Step]) -> Tensor:
         """Note that steps have a loss with mixed labels, and see that backward comes through it."""

@@ -21,7 +21,7 @@ class LabelsNotMixedWarning(UserWarning):
 
 
 @dataclass(eq=False)
-class Made:
+class Origin:
     """Where an output comes from.
 
     Attributes:
@@ -36,7 +36,7 @@ class Made:
 
 
 # Not an attribute of the tensors: it would be saved with them.
-_MADE: Any = WeakTensorKeyDictionary()
+_ORIGINS: Any = WeakTensorKeyDictionary()
 
 
 class AroundHook:
@@ -50,9 +50,9 @@ class AroundHook:
         self.step.around = self.step.around or not self.step.trusted
 
 
-def made(tensor: Any) -> Made | None:
+def origin_of(tensor: Any) -> Origin | None:
     """Return where a tensor comes from, or None if no forward of an attached model handed it out."""
-    return _MADE.get(tensor) if isinstance(tensor, Tensor) else None
+    return _ORIGINS.get(tensor) if isinstance(tensor, Tensor) else None
 
 
 def hand_out(output: Any, step: Step, watch: Callable[[Tensor], None]) -> Any:
@@ -81,7 +81,7 @@ def hand_out(output: Any, step: Step, watch: Callable[[Tensor], None]) -> Any:
                 view = tensor.view_as(tensor)
                 view.register_hook(AroundHook(step))
         seen[id(tensor)] = view
-        _MADE[view] = Made(step, None if view is tensor or frozen else tensor)
+        _ORIGINS[view] = Origin(step, None if view is tensor or frozen else tensor)
         return view
 
     return changed(output, give)
@@ -89,14 +89,14 @@ def hand_out(output: Any, step: Step, watch: Callable[[Tensor], None]) -> Any:
 
 def paid(tensor: Tensor) -> None:
     """Note that the loss of an output was computed."""
-    entry = made(tensor)
+    entry = origin_of(tensor)
     if entry is not None:
         entry.paid = True
 
 
 def source(tensor: Tensor) -> Tensor:
     """Return the tensor to compute a mixed loss from: the one behind a view, unless others watch that view."""
-    known = made(tensor)
+    known = origin_of(tensor)
     if known is None:
         return tensor
     # FSDP waits for gradient at what it saw leaving the model: the loss has to go through there.

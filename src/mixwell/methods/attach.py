@@ -52,7 +52,7 @@ def attach(
         example: a batch of yours, as the module is called: a tensor, a tuple of positional arguments or a dict of named
             ones, two rows or more. The module is run on it a few times to find out where it can be mixed.
         mask: with `example`: the name of the argument that tells tokens from padding; `"~name"` if it is true at
-            padding. Found by itself where there is one of a telling name.
+            padding and its name does not say so (`pad`). Found by itself where there is one of a telling name.
         batch_dim: with `example`: the axis of the batch in the input, found by itself by default.
         where: with `example`: names of modules, where they are not found by themselves: `{"block": "layers.*",
             "attention": "layers.*.mixer", "embeddings": "embed", "sentence": "head"}`.
@@ -77,14 +77,14 @@ def attach(
     if example is None and (mask is not None or batch_dim is not None or where is not None):
         raise OptionError("mask=, batch_dim= and where= go with example=, a batch that the model is called with")
     how = {} if example is None else {"mask": mask, "batch_dim": batch_dim, "named": dict(where or {})}
-    found = find_points(model, example, **how)
-    if example is None and not found.classifies:
+    known = find_points(model, example, **how)
+    if example is None and not known.classifies:
         raise UnsupportedModelError(
             f"{type(model).__name__} has no head: it returns hidden states, not logits. Attach to a model with one "
             f"(AutoModelForSequenceClassification), or to the module that holds this one and its head: "
             f"attach(module, method, example=batch)"
         )
-    mixer = _replaced(model, chosen, found, auto_loss)
+    mixer = _replaced(model, chosen, known, auto_loss)
     mix_in_fit(owner, mixer)
     return mixer
 
