@@ -15,7 +15,7 @@ from foreign import bert_by_hand
 from torch import nn
 
 import mixwell
-from mixwell.utils.errors import AttachError, LabelsNotMixedError
+from mixwell.utils.errors import AttachError, LabelsNotMixedError, UnsupportedModelError
 
 LAM, PERM = 0.3, torch.tensor([2, 0, 1, 3])
 TEXTS = ["the film was good", "a bad plot and it was dull", "one lovely scene", "the actor was awful"]
@@ -284,3 +284,12 @@ def test_setfit_trainer_mixes_the_head_and_leaves_pairs_alone(folder, tmp_path):
     assert any(not torch.equal(value, start[key]) for key, value in model.model_head.state_dict().items())
     mixer.detach()
     assert len(model.predict(TEXTS)) == 4
+
+
+def test_setfit_with_a_head_of_scikit_learn(folder):
+    from setfit import SetFitModel
+    from sklearn.linear_model import LogisticRegression
+
+    model = SetFitModel(model_body=body(folder), model_head=LogisticRegression())
+    with pytest.raises(UnsupportedModelError, match="use_differentiable_head=True"):
+        mixwell.attach(model, "amplify")

@@ -109,12 +109,11 @@ def _replaced(model: nn.Module, method: Method, points: Points, auto_loss: bool)
 
 def mixer_of(model: Any) -> Mixer | None:
     """Return the mixer that is attached to a model, to what it wraps (DDP, torch.compile), or to a part of it."""
-    attached = [mixer for mixer in list(MIXERS) if mixer.attached]
-    model = trained_module(model)
+    model = getattr(model, "model_body", model) if not isinstance(model, nn.Module) else model
     if not isinstance(model, nn.Module):
         return None
-    inside = {id(module): None for module in model.modules()}
-    return next((mixer for mixer in attached if id(mixer.model) in inside), None)
+    inside = set(map(id, model.modules()))
+    return next((mixer for mixer in list(MIXERS) if mixer.attached and id(mixer.model) in inside), None)
 
 
 def detach(model: Any) -> Any:

@@ -8,6 +8,7 @@ from typing import Any
 from torch import nn
 
 from mixwell.core.mixer import Mixer
+from mixwell.utils.errors import UnsupportedModelError
 
 
 def _is_of(package: str, model: object) -> bool:
@@ -17,7 +18,14 @@ def _is_of(package: str, model: object) -> bool:
 def trained_module(model: Any) -> Any:
     """Return the torch module that is mixed: a SetFit model is none itself, its body is."""
     body = getattr(model, "model_body", None)
-    return body if not isinstance(model, nn.Module) and isinstance(body, nn.Module) else model
+    if isinstance(model, nn.Module) or not isinstance(body, nn.Module):
+        return model
+    if not isinstance(getattr(model, "model_head", None), nn.Module):
+        raise UnsupportedModelError(
+            f"the head of this {type(model).__name__} is scikit-learn's, which is fitted to features without a training "
+            f"step: nothing would be mixed. Load it with use_differentiable_head=True"
+        )
+    return body
 
 
 def losses_of_their_own(model: nn.Module) -> bool:
