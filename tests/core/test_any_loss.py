@@ -321,6 +321,9 @@ def test_warned_once_and_not_where_it_is_said_how(bert):
     with mixwell.attach(zoo.tiny("bert").train(), "none") as plain:
         out = plain.model(**BERT)
         quiet(out.loss + out.logits.mean())  # nothing is mixed
+    with mixwell.attach(zoo.tiny("bert").train(), "amplify", regularise=True) as both:
+        out = both.model(**BERT)
+        quiet(out.loss + F.cross_entropy(out.logits, LABELS))  # these logits are the plain ones
 
 
 def test_the_warning_can_be_an_error(bert):

@@ -64,7 +64,7 @@ def hand_out(output: Any, step: Step, watch: Callable[[Tensor], None]) -> Any:
         watch: called with each tensor that has a gradient, before a view of it is taken.
     """
     seen: dict[int, Tensor] = {}
-    live = step.training and step.mixer.method.mixes
+    live = step.training and step.mixer.method.mixes and step.second is None  # RegMixup's outputs are plain
     # Features of a frozen body have no gradient: a head outside would train on them without anybody noticing.
     frozen = live and not any(tensor.requires_grad for tensor in tensors_of(output))
 

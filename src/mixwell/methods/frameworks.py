@@ -22,8 +22,8 @@ def trained_module(model: Any) -> Any:
         return model
     if not isinstance(getattr(model, "model_head", None), nn.Module):
         raise UnsupportedModelError(
-            f"the head of this {type(model).__name__} is scikit-learn's, which is fitted to features without a training "
-            f"step: nothing would be mixed. Load it with use_differentiable_head=True"
+            f"the head of this {type(model).__name__} is scikit-learn's, which is fitted to features without training "
+            f"steps: nothing would be mixed. Load it with use_differentiable_head=True"
         )
     return body
 
