@@ -28,7 +28,7 @@ class Example:
 
     mask: str | None = None
     batch_dim: int | None = None
-    named: dict[str, str] = field(default_factory=dict)
+    named: Mapping[str, str] = field(default_factory=dict)
 
     def inputs(self, model: nn.Module, example: Any) -> Inputs:
         """Return the example as inputs of the module."""

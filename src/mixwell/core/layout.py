@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -49,7 +50,7 @@ def find_points(model: nn.Module, example: Any = None, **how: Any) -> Points:
     counts: dict[nn.Module, int] = {}
     for call in probe.calls:
         counts[call.module] = counts.get(call.module, 0) + 1
-    named = {} if given is None else given.named
+    named: Mapping[str, str] = {} if given is None else given.named
     stack = _find_blocks(probe, by_name, named)
     found, missing = dict(stack.found), dict(stack.missing)
     words = word_embedding(model)
@@ -98,7 +99,7 @@ class _Blocks:
     missing: dict[str, str] = field(default_factory=dict)
 
 
-def _find_blocks(probe: Probe, by_name: dict[str, nn.Module], named: dict[str, str]) -> _Blocks:
+def _find_blocks(probe: Probe, by_name: dict[str, nn.Module], named: Mapping[str, str]) -> _Blocks:
     """Find blocks, the stream after their attention and its raw projection."""
     calls = probe.calls
     attentions = named_calls(probe, "attention", named) or _attention_calls(calls)

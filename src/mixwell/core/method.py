@@ -188,6 +188,10 @@ class Method:
 
     def weight_of_labels(self, plan: Plan) -> Tensor:
         """Return the weight of a row's own label, (B,)."""
+        if plan.label_weight.dim() != 1:  # a new point has a part of every row's label
+            raise OptionError(
+                f"{self.name} mixes the whole batch: use mixer.loss(logits, labels), or loss_fn= at attach"
+            )
         return plan.label_weight
 
     @property

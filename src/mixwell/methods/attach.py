@@ -68,23 +68,34 @@ def attach(
         >>> mixer = mixwell.attach(model, "amplify", alpha=0.1, samples=5)
         >>> model(**batch).loss.backward()  # the mixed loss
     """
-    chosen = build(method, options)
-    owner, model = model, trained_module(model)
+    how = {"mask": mask, "batch_dim": batch_dim, "named": where}
+    return _attach(model, build(method, options), example, how, auto_loss)
+
+
+def _attach(owner: Any, method: Method, example: Any, how: dict[str, Any], auto_loss: bool | None) -> Mixer:
+    """Probe the model, and attach a method to it.
+
+    Args:
+        owner: the model, or what holds it (SetFit).
+        method: the method.
+        example: the user's batch, or None.
+        how: how to read the example, see `Example`.
+        auto_loss: see `attach`.
+    """
+    model = trained_module(owner)
     check_attachable(model, again=True)
-    if auto_loss is None:
-        auto_loss = losses_of_their_own(model)
     example = example_of(model) if example is None else example
-    if example is None and (mask is not None or batch_dim is not None or where is not None):
+    given = {name: value for name, value in how.items() if value is not None}
+    if example is None and given:
         raise OptionError("mask=, batch_dim= and where= go with example=, a batch that the model is called with")
-    how = {} if example is None else {"mask": mask, "batch_dim": batch_dim, "named": dict(where or {})}
-    known = find_points(model, example, **how)
-    if example is None and not known.classifies:
+    points = find_points(model, example, **given)
+    if example is None and not points.classifies:
         raise UnsupportedModelError(
             f"{type(model).__name__} has no head: it returns hidden states, not logits. Attach to a model with one "
             f"(AutoModelForSequenceClassification), or to the module that holds this one and its head: "
             f"attach(module, method, example=batch)"
         )
-    mixer = _replaced(model, chosen, known, auto_loss)
+    mixer = _replaced(model, method, points, losses_of_their_own(model) if auto_loss is None else auto_loss)
     mix_in_fit(owner, mixer)
     return mixer
 
@@ -102,7 +113,7 @@ def _replaced(model: nn.Module, method: Method, points: Points, auto_loss: bool)
         raise
     if old is not None:
         warnings.warn(
-            f"{type(model).__name__} had {old.method.name!r} attached, which {method.name!r} replaces", stacklevel=3
+            f"{type(model).__name__} had {old.method.name!r} attached, which {method.name!r} replaces", stacklevel=4
         )
     return mixer
 

@@ -110,7 +110,3 @@ class BatchMixup(Method):
         if items is None:
             return loss
         return loss * (labels != IGNORE).sum() / items
-
-    def weight_of_labels(self, plan: Plan) -> Tensor:
-        """Refuse: a new point has a part of every row's label."""
-        raise OptionError("batchmixup mixes the whole batch: use mixer.loss(logits, labels), or loss_fn= at attach")

@@ -111,7 +111,7 @@ def inspect(
     """
     check_attachable(model)
     example = example_of(model) if example is None else example
-    how = {} if example is None else {"mask": mask, "batch_dim": batch_dim, "named": dict(where or {})}
+    how = {} if example is None else {"mask": mask, "batch_dim": batch_dim, "named": where or {}}
     return _inspection(model, find_points(model, example, **how))
 
 
