@@ -4,8 +4,9 @@
 
 FOLDER is the `examples` folder of a checkout of transformers or of accelerate. After the line that makes the model, a
 copy of each script gets `mixwell.attach(model, METHOD)`; nothing else in it changes. Each copy runs as it is started by
-hand, on a few made-up rows, with the model of `--model` (MiniLM by default). Scripts of accelerate name their data,
-model and metric on the hub: the process that starts them puts the same rows, the model and an accuracy in their places.
+hand, on a few made-up rows, with the model of `--model` (MiniLM by default). What they load from the hub besides is
+replaced by the process that starts them: metrics by an accuracy, and for accelerate, whose scripts name their data and
+model, these by the same rows and model.
 Printed: for each script how many training steps ran and how many were mixed, or why it failed; the exit code is 1 if
 one failed.
 """
@@ -41,27 +42,29 @@ SCRIPTS = {
     "by_feature/memory.py": "--cpu",
     "by_feature/checkpointing.py": "--cpu --output_dir {output}",
 }
-# Started instead of a script of accelerate: the hub's data, model and metric become local ones.
-STAND_INS = """
-import json, runpy, sys
-import datasets, transformers
-rows = [json.loads(line) for line in open({lines!r})]
-made = datasets.Dataset.from_list(rows)
-datasets.load_dataset = lambda *a, **k: datasets.DatasetDict(train=made, validation=made, test=made)
-for kind in ("AutoTokenizer", "AutoModelForSequenceClassification"):
-    base = getattr(transformers, kind)
-    def load(name, *a, _load=base.from_pretrained, **k):
-        return _load({model!r}, *a, **k)
-    base.from_pretrained = staticmethod(load)
+# Starts a script with an accuracy in place of the hub's metrics.
+START = """
+import runpy, sys
+import evaluate
 class Accuracy:
     def __init__(self): self.right = self.all = 0
     def add_batch(self, predictions, references):
         self.right += int((predictions == references).sum()); self.all += len(references)
-    def compute(self): return {{"accuracy": self.right / max(self.all, 1)}}
-import evaluate
+    def compute(self, *a, **k): return {{"accuracy": self.right / max(self.all, 1)}}
 evaluate.load = lambda *a, **k: Accuracy()
 sys.argv = [{script!r}, *sys.argv[1:]]
 runpy.run_path({script!r}, run_name="__main__")
+"""
+# Before it for scripts that name data and model on the hub: local ones in their places.
+STAND_INS = """
+import json
+import datasets, transformers
+made = datasets.Dataset.from_list([json.loads(line) for line in open({lines!r})])
+datasets.load_dataset = lambda *a, **k: datasets.DatasetDict(train=made, validation=made, test=made)
+for kind in (transformers.AutoTokenizer, transformers.AutoModelForSequenceClassification):
+    def load(name, *a, _load=kind.from_pretrained, **k):
+        return _load({model!r}, *a, **k)
+    kind.from_pretrained = staticmethod(load)
 """
 REPORT = "__import__('atexit').register(lambda: print('MIXWELL', __import__('json').dumps(_mixer.stats())))"
 
@@ -105,10 +108,9 @@ def run(script: Path, options: str, method: str, model: str, folder: Path, steps
     places = {**write_rows(folder), "model": model, "output": folder / "output", "steps": steps}
     copy = script.with_name(f"mixwell_copy_{script.name}")  # beside it, for what it imports
     copy.write_text(with_one_line(script.read_text(encoding="utf-8"), method), encoding="utf-8")
-    start = copy
-    if "{model}" not in options:
-        start = folder / "start.py"
-        start.write_text(STAND_INS.format(lines=str(places["lines"]), model=model, script=str(copy)), encoding="utf-8")
+    start = folder / "start.py"
+    stand_ins = "" if "{model}" in options else STAND_INS.format(lines=str(places["lines"]), model=model)
+    start.write_text(stand_ins + START.format(script=str(copy)), encoding="utf-8")
     words = [word.format(**places) for word in options.split()]
     try:
         done = subprocess.run(
