@@ -330,7 +330,8 @@ def _past_dropout(probe: Probe, stream: tuple[Point, ...]) -> tuple[tuple[Point,
     """
     if not any(point.how == "residual" for point in stream):
         return stream, ""
-    calls, points = probe.trained(), []
+    calls = probe.trained()
+    points: list[Point] = []
     for point in stream:
         attention = next((call for call in calls if call.module is point.module), None)
         block = next((call for call in calls if call.module is point.block), None)
