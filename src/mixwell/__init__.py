@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from mixwell.core.draw import Plan
     from mixwell.core.method import Method
     from mixwell.core.mixer import Mixer
-    from mixwell.methods.attach import attach
+    from mixwell.core.outputs import LabelsNotMixedWarning
+    from mixwell.methods.attach import attach, detach, mixer_of
     from mixwell.methods.inspection import Inspection, inspect
     from mixwell.training.predict import Classifier
     from mixwell.training.settings import TrainSettings
@@ -25,14 +26,17 @@ if TYPE_CHECKING:
 __all__ = [
     "Classifier",
     "Inspection",
+    "LabelsNotMixedWarning",
     "Method",
     "Mixer",
     "Plan",
     "TrainSettings",
     "__version__",
     "attach",
+    "detach",
     "inspect",
     "methods",
+    "mixer_of",
     "resume",
     "train",
 ]
@@ -43,6 +47,9 @@ _register()
 _HOMES = {
     "Classifier": "mixwell.training.predict",
     "attach": "mixwell.methods.attach",
+    "detach": "mixwell.methods.attach",
+    "mixer_of": "mixwell.methods.attach",
+    "LabelsNotMixedWarning": "mixwell.core.outputs",
     "train": "mixwell.api",
     "resume": "mixwell.api",
     "TrainSettings": "mixwell.training.settings",

@@ -32,10 +32,36 @@ train_dataset = [{key: value[row] for key, value in rows.items()} for row in ran
 loader = torch.utils.data.DataLoader(train_dataset, batch_size=4)
 model = zoo.tiny("bert", dropout=0.1).eval()
 """
+ENCODER = """
+import pathlib, sys
+sys.path.insert(0, {golden!r})
+from datasets import Dataset
+from make_model import make_model
+folder = str(make_model(pathlib.Path("encoder").absolute()))
+words = ["a good film", "a bad plot", "one fine scene", "it was dull"]
+"""
+# What single snippets take for granted besides; the last line names what they train.
+MORE = {
+    "sentence-transformers": """
+from sentence_transformers import CrossEncoder
+cross_encoder = trained = CrossEncoder(folder, num_labels=2, device="cpu")
+pairs = Dataset.from_dict({"text": words, "answer": words[::-1], "label": [0, 1, 0, 1]})
+""",
+    "SetFit": """
+from sentence_transformers import SentenceTransformer
+from setfit import SetFitHead, SetFitModel
+trained = SetFitHead(in_features=16, out_features=2, device="cpu")
+setfit_model = SetFitModel(model_body=SentenceTransformer(folder, device="cpu"), model_head=trained)
+texts = Dataset.from_dict({"text": words, "label": [0, 1, 0, 1]})
+""",
+}
 
 
 def test_every_loop_has_a_snippet():
-    wanted = ("Plain", "Trainer", "Accelerate", "Lightning", "PEFT", "torch.compile", "bf16", "DDP")
+    wanted = (
+        "Plain", "Trainer", "Accelerate", "Lightning", "PEFT", "torch.compile", "bf16", "DDP", "Any torch module",
+        "Any loss", *MORE,
+    )  # fmt: skip
     for word in wanted:
         assert any(word in title for title in SNIPPETS), word
     assert TEXT.count("```python") == len(SNIPPETS)
@@ -59,8 +85,10 @@ def test_snippet(title, tmp_path, monkeypatch):
     monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
     space: dict = {"__name__": "snippet"}
     exec(PRELUDE, space)
-    start = {key: value.clone() for key, value in space["model"].state_dict().items()}
-    trained = space["model"]
+    if title in MORE:
+        exec(ENCODER.format(golden=str(HERE / "golden")) + MORE[title], space)
+    trained = space.get("trained", space["model"])
+    start = {key: value.clone() for key, value in trained.state_dict().items()}
     # Neither a C++ compiler nor a processor that keeps its promises on bf16 is needed here.
     with torch.compiler.set_stance("default", force_backend="eager"), torch.backends.mkldnn.flags(enabled=False):
         exec(compile(SNIPPETS[title], title, "exec"), space)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import inspect
 import sys
 import weakref
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
-from mixwell.core.hooks import inert
+from mixwell.core.arguments import takes_labels
+from mixwell.core.hooks import is_inert
 from mixwell.core.method import Method
 from mixwell.core.model import base_model
 from mixwell.core.points import Points
@@ -22,15 +22,26 @@ if TYPE_CHECKING:
 MIXERS: weakref.WeakSet[Mixer] = weakref.WeakSet()  # all there are
 
 
-def check_attachable(model: nn.Module) -> None:
+def check_attachable(model: Any, again: bool = False) -> None:
     """Raise if a model cannot be attached to; remove what a copy of an attached model kept of its hooks.
 
     Args:
         model: to attach to.
+        again: it may have a mixer, which will be replaced.
 
     Raises:
         AttachError: it is wrapped, compiled, or has a mixer in it or around it.
     """
+    if isinstance(model, str):
+        raise AttachError(
+            f"{model!r} is a name: attach needs the model itself, such as "
+            f"AutoModelForSequenceClassification.from_pretrained(...); mixwell.train takes names (model='minilm')"
+        )
+    if not isinstance(model, nn.Module):
+        raise AttachError(
+            f"{type(model).__name__} is no torch module: attach to the module in it that is trained, and whose "
+            f"forward is called"
+        )
     if isinstance(model, nn.DataParallel):
         raise AttachError(
             "nn.DataParallel copies the model in every forward and cannot be mixed; use DistributedDataParallel "
@@ -54,11 +65,19 @@ def check_attachable(model: nn.Module) -> None:
         for module in model.modules()
     ):
         raise AttachError("the model is compiled already and would ignore the hooks; attach first, then torch.compile")
+    _check_mixers(model, again)
+    _remove_inert(model)
+
+
+def _check_mixers(model: nn.Module, again: bool) -> None:
+    """Raise if a mixer is attached to the model, to a part of it, or to what it is a part of."""
     inside = set(map(id, model.modules()))
     for other in list(MIXERS):
         if not other.attached:
             continue
         if other.model is model:
+            if again:
+                continue
             raise AttachError(
                 f"the model already has {other.method.name!r} attached; call its detach() first, or use the mixer "
                 f"you have"
@@ -73,10 +92,20 @@ def check_attachable(model: nn.Module) -> None:
                 f"this model is a part of {type(other.model).__name__}, which has {other.method.name!r} attached; only "
                 f"the outermost model is attached"
             )
+
+
+def _remove_inert(model: nn.Module) -> None:
+    """Remove what a copy of an attached model kept of its hooks."""
     for module in model.modules():
         for hooks in (module._forward_hooks, module._forward_pre_hooks):
-            for key in [key for key, hook in hooks.items() if hook is inert]:
+            for key in [key for key, hook in hooks.items() if is_inert(hook)]:
                 del hooks[key]  # left in a copy of an attached model
+                for flags in (
+                    module._forward_hooks_with_kwargs,
+                    module._forward_hooks_always_called,
+                    module._forward_pre_hooks_with_kwargs,
+                ):
+                    flags.pop(key, None)
 
 
 def check_task(method: Method, points: Points, model: nn.Module) -> None:
@@ -87,20 +116,17 @@ def check_task(method: Method, points: Points, model: nn.Module) -> None:
             f"method {method.name!r} needs {what[method.tasks[0]]}, but {type(model).__name__} predicts "
             f"{what[points.task]}; mixwell.inspect(model) lists the methods that fit"
         )
-    if points.modality not in method.modalities:
+    if method.needs_labels and points.form is not None and not takes_labels(model):
+        raise UnsupportedModelError(
+            f"method {method.name!r} needs the labels before the forward, but the forward of {type(model).__name__} "
+            f"has no argument labels= that can be left out; use another method"
+        )
+    reads = "image" if points.modality == "features" else points.modality
+    if reads not in method.modalities:
         raise UnsupportedModelError(
             f"method {method.name!r} works on {' and '.join(method.modalities)}, but {type(model).__name__} reads "
             f"{points.modality}s"
         )
-
-
-def forward_names(model: nn.Module) -> list[str]:
-    """Return the names of the positional arguments: the wrapper's own, or those of the model it passes them on to."""
-    for module in (model, base_model(model)):
-        parameters = list(inspect.signature(type(module).forward).parameters.values())[1:]
-        if names := [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]:
-            return names
-    return []
 
 
 def adapters(model: nn.Module) -> list[str]:

@@ -1,6 +1,9 @@
-"""Private calls into torch, in one place."""
+"""Private calls into torch, and what has to be known of other frameworks, in one place."""
 
 from __future__ import annotations
+
+import sys
+from types import FrameType
 
 import torch
 
@@ -34,3 +37,15 @@ class HookGuards:
         HookGuards._holders -= 1
         if not HookGuards._holders:
             torch._dynamo.config.skip_nnmodule_hook_guards = HookGuards._before
+
+
+def in_training_step() -> bool:
+    """Tell whether we are called from the training_step of a Lightning module."""
+    if not any(name in sys.modules for name in ("lightning.pytorch", "pytorch_lightning")):
+        return False
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_name == "training_step" and "self" in frame.f_locals:
+            return any(base.__name__ == "LightningModule" for base in type(frame.f_locals["self"]).__mro__)
+        frame = frame.f_back
+    return False

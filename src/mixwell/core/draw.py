@@ -55,6 +55,14 @@ class Plan:
     extra: Mapping[str, Tensor] = field(default_factory=dict)
     plain: bool = False
 
+    @property
+    def mixed(self) -> bool:
+        """Whether rows were mixed in this step: not where it is plain, nor where lam is so near 1 that it rounds to it.
+
+        Known without a look at a device; a permutation that leaves every row in its place counts as mixed.
+        """
+        return not self.plain and (not isinstance(self.lam, float) or not self.active or any(self.active))
+
 
 def take_seed() -> int:
     """Take one 63-bit seed from torch's CPU generator and fold in the process rank."""

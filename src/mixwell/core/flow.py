@@ -19,14 +19,20 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from mixwell.core.checks import adapters, forward_names
-from mixwell.core.hooks import BackwardHook, LossHook
-from mixwell.core.loss import Criterion, check_labels
-from mixwell.core.model import base_config, logits_of, training_flags
+from mixwell.core.arguments import Inputs, forward_names, takes_labels
+from mixwell.core.checks import adapters
+from mixwell.core.compat import in_training_step
+from mixwell.core.draw import take_seed
+from mixwell.core.hooks import BackwardHook
+from mixwell.core.loss import check_labels
+from mixwell.core.losses import Losses
+from mixwell.core.model import base_config, main_output, training_flags
+from mixwell.core.outputs import LabelsNotMixedWarning, hand_out, paid, tensors_of
 from mixwell.core.own_loss import OwnLoss
 from mixwell.core.planning import draw_plan, plain_plan
 from mixwell.core.step import State, Step
-from mixwell.utils.errors import AttachError, BatchError, LabelsNotMixedError, UnsupportedModelError
+from mixwell.core.tracked import tracked
+from mixwell.utils.errors import AttachError, BatchError, UnsupportedModelError
 
 if TYPE_CHECKING:
     from mixwell.core.mixer import Mixer
@@ -40,6 +46,7 @@ class Flow:
         forward: the step whose forward is running.
         backward: the step that backward is in.
         own_loss: the check that the loss we mix is the model's own.
+        losses: the mixed losses.
     """
 
     def __init__(self, mixer: Mixer) -> None:
@@ -48,14 +55,23 @@ class Flow:
         self.forward: Step | None = None
         self.backward: Step | None = None
         self.own_loss = OwnLoss(mixer)
+        self.losses = Losses(self)
         self._waiting: weakref.WeakSet[Step] = weakref.WeakSet()
         self._latest: Step | None = None  # the latest that waits for its labels, also if nothing else holds it
+        self._recent: weakref.ref[Step] | None = None  # the last training forward, if no other came after it
         self._unmixed = False  # a forward that is not mixed is running
         self._plain_calls = 0  # how many `plain_model` blocks we are in
-        self._warned = False
+        self._warned: set[str] = set()
+        self._seed: int | None = None  # of all forwards inside `same_seed`, once the first has drawn it
+        self._sharing = False
         self._names = forward_names(mixer.model)
+        self._takes_labels = mixer.points.form is None or takes_labels(mixer.model)
         self._adapters = adapters(mixer.model)
         self._encoder_decoder = bool(getattr(base_config(mixer.model), "is_encoder_decoder", False))
+
+    def logits(self, output: Any) -> Tensor | None:
+        """Return what the loss is computed from."""
+        return main_output(output, self.mixer.points.task)
 
     # --- before the forward ---
 
@@ -66,10 +82,11 @@ class Flow:
         if self._plain_calls:
             return None
         mixer = self.mixer
-        self.forward = self._latest = None  # a forward that was interrupted left its own
+        self.forward = self._latest = self._recent = None  # a forward that was interrupted left its own
         if getattr(module, "_is_replica", False):
             raise AttachError("nn.DataParallel cannot be mixed; use DistributedDataParallel or one device")
-        self._unmixed = not mixer.pinned.in_eval and not (mixer.model.training and torch.is_grad_enabled())
+        on = mixer.pinned.in_eval or (mixer.model.training and torch.is_grad_enabled())
+        self._unmixed = not (on and mixer.enabled)
         if self._unmixed:
             return None
         if adapters(mixer.model) != self._adapters:
@@ -77,23 +94,29 @@ class Flow:
                 "PEFT adapters were added or removed after attach; call mixer.detach(), then get_peft_model, then "
                 "attach to the model it returns"
             )
-        step = self._new_step({**dict(zip(self._names, args)), **kwargs})
-        unmixed = Step(mixer, dict(step.inputs), step.labels, step.items, training=step.training)
+        step = self._new_step(self._inputs(args, kwargs))
+        unmixed = Step(mixer, step.inputs.copy(), step.labels, step.items, training=step.training)
         step.plan = mixer.last = draw_plan(mixer, step)
         if mixer.model.training:
             self.steps += 1
+            mixer.counts.add(step.plan)
         if mixer.method.regularise and not step.plan.plain:
             # RegMixup: this forward is plain, and its step carries the mixed one that follows.
             unmixed.plan, unmixed.second = plain_plan(mixer, unmixed, step.plan.seed), step
             step = unmixed
         step.state = State.FORWARD
         self.forward = step
-        return (), step.inputs
+        return step.inputs.call()
 
-    def _new_step(self, inputs: dict[str, Any]) -> Step:
+    def _inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Inputs:
+        """Return the arguments of a forward by name."""
+        form = self.mixer.points.form
+        return Inputs({**dict(zip(self._names, args)), **kwargs}) if form is None else form.inputs(args, kwargs)
+
+    def _new_step(self, inputs: Inputs) -> Step:
         """Take labels and `num_items_in_batch` out of the inputs of a forward."""
         mixer = self.mixer
-        items = inputs.pop("num_items_in_batch", None)
+        items = inputs.take("num_items_in_batch") if self._takes_labels else None
         labels = self._take_labels(inputs)
         if labels is not None and self._encoder_decoder and "use_cache" in self._names:
             # T5 and BART turn their cache off where they are given labels, which they are not any more.
@@ -109,11 +132,13 @@ class Flow:
             )
         return step
 
-    def _take_labels(self, inputs: dict[str, Any]) -> Tensor | None:
+    def _take_labels(self, inputs: Inputs) -> Tensor | None:
         """Take the labels out of the inputs; start and end positions become (B, 2)."""
+        if not self._takes_labels:
+            return None
         if self.mixer.points.task != "span":
-            return inputs.pop("labels", None)
-        parts = [inputs.pop(name, None) for name in ("start_positions", "end_positions")]
+            return inputs.take("labels")
+        parts = [inputs.take(name) for name in ("start_positions", "end_positions")]
         return None if parts[0] is None or parts[1] is None else torch.stack([p.view(-1) for p in parts], 1)
 
     # --- after the forward ---
@@ -129,19 +154,19 @@ class Flow:
         self._check_reached(step)
         if step.second is not None:
             step.mixed_logits = self._second_forward(step.second)
-        logits = logits_of(output, self.mixer.points.task)
+        logits = self.logits(output)
         if logits is None:
             raise UnsupportedModelError(f"{type(self.mixer.model).__name__} returns no logits")
-        step.remember(logits)
-        for tensor in tensors_of(output):
-            if tensor.requires_grad:
-                tensor.register_hook(BackwardHook(self, step))
+        output = hand_out(output, step, lambda tensor: tensor.register_hook(BackwardHook(self, step)))
+        self._recent = weakref.ref(step)
         if step.labels is not None:
-            return _with_loss(output, self.mixed_loss(step, logits, step.labels, step.items))
+            for tensor in tensors_of(output if self.mixer.points.task == "span" else self.logits(output)):
+                paid(tensor)
+            return _with_loss(output, self.losses.of_step(step, logits, step.labels, step.items))
         step.state = State.AWAITING_LABELS
         self._waiting.add(step)
         self._latest = step
-        return output
+        return tracked(output, self, step) if self.mixer.auto_loss else output
 
     def _check_reached(self, step: Step) -> None:
         """Raise if a point was not reached: labels would be mixed without the features."""
@@ -160,7 +185,7 @@ class Flow:
         self._plain_calls += 1
         try:
             with torch.compiler.set_stance("force_eager"):
-                logits = logits_of(self.mixer.model(**step.inputs), self.mixer.points.task)
+                logits = self.logits(step.call())
         finally:
             self.forward = None
             self._plain_calls -= 1
@@ -173,75 +198,79 @@ class Flow:
     def _warn_if_trained_in_eval(self, output: Any) -> None:
         """Warn if training begins in eval mode, as from_pretrained leaves a model: a backward before any mixed step."""
         model = self.mixer.model
-        if self.steps or self._warned or model.training or not torch.is_grad_enabled() or not self.mixer.method.mixes:
+        if self.steps or "eval" in self._warned or model.training or not self.mixer.method.mixes:
             return
+        if not torch.is_grad_enabled():
+            return
+        if in_training_step():
+            raise AttachError(
+                f"{type(model).__name__} is in eval mode in a training_step of Lightning, so nothing would be mixed: "
+                f"from_pretrained gives models in eval mode, and Lightning leaves them so. Call model.train() before "
+                f"trainer.fit"
+            )
 
         def warn(gradient: Tensor) -> None:
-            if not self._warned and not self.steps:
-                self._warned = True
-                warnings.warn(
+            if not self.steps:
+                self._warn_once(
+                    "eval",
                     f"{type(model).__name__} is in eval mode, so nothing was mixed in this step; call model.train() "
                     f"before training",
-                    stacklevel=2,
+                    UserWarning,
                 )
 
         for tensor in tensors_of(output):
             if tensor.requires_grad:
                 tensor.register_hook(warn)
 
-    # --- the loss ---
+    def warn_of_other_loss(self) -> None:
+        """Warn that a loss went around the mixer."""
+        self._warn_once(
+            "around",
+            f"a loss besides the mixed one reaches the outputs of a forward that was mixed by "
+            f"{self.mixer.method.name!r}: labels in it are not mixed. Compute it with mixer.mixed(loss_fn, outputs, "
+            f"targets); a penalty without targets with mixer.mixed(loss_fn, outputs)",
+            LabelsNotMixedWarning,
+        )
 
-    def waiting_for(self, logits: Tensor) -> Step | None:
-        """Return the step whose labels are still to come and that made these logits, or None.
+    def _warn_once(self, what: str, message: str, category: type[Warning]) -> None:
+        if what not in self._warned:
+            self._warned.add(what)
+            warnings.warn(message, category, stacklevel=3)
 
-        Raises:
-            LabelsNotMixedError: it cannot be told which step made them, or none waits.
-        """
-        waiting = list(self._waiting)
-        own = [step for step in waiting if step.made(logits)]
-        in_training = self.mixer.model.training and logits.requires_grad
-        if not own and in_training:
-            own = waiting  # logits that were cast or reshaped
-        if len(own) > 1:
-            raise LabelsNotMixedError(
-                f"{len(own)} forwards wait for their labels and these logits are none of theirs; pass the logits as "
-                f"the model returned them"
-            )
-        if not own and in_training:
-            raise LabelsNotMixedError(
-                "no forward waits for its labels: the loss of these logits was computed already, or they were not "
-                "made by a training forward of the attached model"
-            )
-        return own[0] if own else None
+    # --- which steps still need a loss ---
 
-    def mixed_loss(self, step: Step, logits: Tensor, labels: Tensor, items: Tensor | int | None) -> Tensor:
-        """Compute the loss that the plan of a step asks for."""
-        self.own_loss.check(step, labels)
+    @property
+    def waiting(self) -> list[Step]:
+        """The steps whose labels are still to come."""
+        return list(self._waiting)
+
+    @property
+    def recent(self) -> Step | None:
+        """The last training forward, if its outputs are still there and no other forward came after it."""
+        return None if self._recent is None else self._recent()
+
+    def settle(self, step: Step) -> None:
+        """Note that a step has a loss."""
         self._waiting.discard(step)
         self._latest = None
-        criterion = self.mixer.criterion(logits, labels)
-        loss = self._loss_of(step, criterion, logits, labels, items)
-        parts = [step]
-        if step.second is not None:
-            assert step.mixed_logits is not None
-            loss = loss + self._loss_of(step.second, criterion, step.mixed_logits, labels, items)
-            step.mixed_logits = None
-            parts.append(step.second)
-        watched = loss.requires_grad and step.training
-        for part in parts:
-            part.state = State.LOSS_COMPUTED if watched else State.LOSS_REACHED
-        if watched:
-            loss.register_hook(LossHook(parts))
-        return loss
 
-    def _loss_of(
-        self, step: Step, criterion: Criterion, logits: Tensor, labels: Tensor, items: Tensor | int | None
-    ) -> Tensor:
-        plan = step.plan
-        assert plan is not None
-        if plan.plain:
-            return criterion.total(logits, labels, items)
-        return self.mixer.method.loss(criterion, logits, labels, plan, step, items)
+    def seed(self) -> int:
+        """Take a seed from torch's generator; inside `same_seed` the first one serves all."""
+        seed = take_seed()
+        if not self._sharing:
+            return seed
+        self._seed = seed if self._seed is None else self._seed
+        return self._seed
+
+    @contextlib.contextmanager
+    def same_seed(self) -> Iterator[None]:
+        """Let all forwards inside share what the first one draws."""
+        before = self._sharing, self._seed
+        self._sharing, self._seed = True, None
+        try:
+            yield
+        finally:
+            self._sharing, self._seed = before
 
     # --- backward, and calls of parts of the model ---
 
@@ -260,7 +289,7 @@ class Flow:
         """Return the step that a module is called in, and whether backward is recomputing it."""
         if self.forward is not None:
             return self.forward, False
-        if self._unmixed:
+        if self._unmixed or not self.mixer.enabled:
             return None, False
         if self.backward is not None and torch._C._current_graph_task_id() != -1:
             return self.backward, True
@@ -297,7 +326,7 @@ class Flow:
 
     def __getstate__(self) -> dict[str, Any]:
         """Copies and pickles are of a mixer that is detached."""
-        return {**self.__dict__, "forward": None, "backward": None, "_latest": None, "_waiting": None}
+        return {**self.__dict__, "forward": None, "backward": None, "_latest": None, "_recent": None, "_waiting": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -313,15 +342,3 @@ def _with_loss(output: Any, loss: Tensor) -> Any:
     rest = {key: value for key, value in output.items() if key != "loss"}
     kind: Any = type(output) if dataclasses.is_dataclass(output) else dict
     return kind(loss=loss, **rest)
-
-
-def tensors_of(value: Any) -> Iterator[Tensor]:
-    """Yield all tensors in a model's output."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from tensors_of(item)
-    elif isinstance(value, (tuple, list)):
-        for item in value:
-            yield from tensors_of(item)

@@ -5,8 +5,11 @@ They are callables of this module, so that a copy or a pickle of the model can d
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import os
 import weakref
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,16 +18,17 @@ from torch import Tensor, nn
 from mixwell.core.model import base_model
 from mixwell.core.points import Point
 from mixwell.core.step import State, Step, first_input, replace_input
-from mixwell.utils.errors import AttachError, BatchError, LabelsNotMixedError
+from mixwell.utils.errors import AttachError, LabelsNotMixedError
 
 if TYPE_CHECKING:
+    from mixwell.core.draw import Plan
     from mixwell.core.flow import Flow
     from mixwell.core.mixer import Mixer
 
 _WAY_OUT = (
-    "give the labels to the model (model(**batch) with labels=), or compute the loss with mixer.loss(logits, labels) "
-    "or Trainer(compute_loss_func=mixer.compute_loss). Trainer's label_smoothing_factor takes the labels away: use "
-    "attach(..., label_smoothing=...) instead"
+    "give the labels to the model (model(**batch) with labels=), or compute the loss with mixer.loss(logits, labels), "
+    "mixer.mixed(loss_fn, outputs, targets) or Trainer(compute_loss_func=mixer.compute_loss). Trainer's "
+    "label_smoothing_factor takes the labels away: use attach(..., label_smoothing=...) instead"
 )
 
 
@@ -42,21 +46,33 @@ def enter(mixer: Mixer) -> int:
     return number
 
 
-def inert(*args: Any, **kwargs: Any) -> None:
-    """What a hook becomes in a copy of the model."""
+# What a hook becomes in a copy of the model: something of the standard library that does nothing whatever it is called
+# with, so that a saved model is loaded without mixwell.
+inert = contextlib.nullcontext().__exit__
 
 
-def make_inert(number: int) -> Any:
-    """Unpickle a hook: inert, and its number not given to another hook, whose flags it would lend."""
+def is_inert(hook: Any) -> bool:
+    """Tell whether a hook is what a copy of a model kept of one of ours."""
+    return getattr(hook, "__func__", None) is contextlib.nullcontext.__exit__
+
+
+# Numbers of hooks that nobody else's get: in a copy, another hook of the same number would inherit its flags.
+_hook_numbers = itertools.count(int.from_bytes(os.urandom(5), "big") << 20 | 1 << 60)
+
+
+@contextlib.contextmanager
+def own_number() -> Iterator[None]:
+    """Let torch give the next hook one of our numbers."""
     handles = torch.utils.hooks.RemovableHandle
-    handles.next_id = max(handles.next_id, number + 1)
-    return inert
+    before, handles.next_id = handles.next_id, next(_hook_numbers)
+    try:
+        yield
+    finally:
+        handles.next_id = before
 
 
 class Hook:
     """A hook that copies and pickles of the model do not carry along."""
-
-    number = 0
 
     def __init__(self, mixer: Mixer) -> None:
         self._kept = mixer
@@ -72,8 +88,8 @@ class Hook:
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         return inert
 
-    def __reduce__(self) -> tuple[Any, tuple[int]]:
-        return make_inert, (self.number,)
+    def __reduce__(self) -> tuple[Any, tuple[Any, str]]:
+        return getattr, (contextlib.nullcontext(), "__exit__")
 
 
 class Before(Hook):
@@ -147,36 +163,51 @@ class PointHook(Hook):
             step.turns[self] = turn + 1
             if turn not in self.turns:
                 return None
-        number, _ = self.turns[turn]
+        number, point = self.turns[turn]
         if not recomputing:
             step.fired += 1
         # A compiled graph must not depend on what was drawn: there, points not chosen mix with weight 1.
         compiling = torch.compiler.is_compiling()
-        entered = step.scratch.get(self.turns[turn][1].block)
+        entered = step.scratch.get(point.block)
         if entered is not None and not compiling:
-            del step.scratch[self.turns[turn][1].block]  # the tensor's own graph may lead back to the step
+            del step.scratch[point.block]  # the tensor's own graph may lead back to the step
         if not compiling and not plan.active[number]:
             return None
         if self.how == "input":
             x = first_input(args, kwargs)
-            return replace_input(args, kwargs, mixer.method.mix(x, plan, number, step))
+            return replace_input(args, kwargs, _mix(mixer, x, plan, number, step))
         if self.how == "last":
             x = first_input(args, kwargs)
             rows, last = torch.arange(x.shape[0], device=x.device), step.last
             mixed = mixer.method.mix(x[rows, last], plan, number, step)
             return replace_input(args, kwargs, x.index_put((rows, last), mixed.to(x.dtype)))
-        x = output if isinstance(output, Tensor) else output[0]
-        if x.shape[0] != plan.permutation.shape[0]:
-            raise BatchError(
-                f"{type(module).__name__} works on {x.shape[0]} rows but the batch has {plan.permutation.shape[0]}"
-            )
+        x = _part(output, point)
         if self.how == "residual":
             assert entered is not None
             stream = x + entered
-            mixed = x + (mixer.method.mix(stream, plan, number, step) - stream)
+            mixed = x + (_mix(mixer, stream, plan, number, step) - stream)
         else:
-            mixed = mixer.method.mix(x, plan, number, step)
+            mixed = _mix(mixer, x, plan, number, step)
+        if isinstance(output, dict):
+            return {**output, point.key: mixed}
         return mixed if isinstance(output, Tensor) else (mixed, *output[1:])
+
+
+def _part(output: Any, point: Point) -> Tensor:
+    """Return the tensor to mix of a module's output."""
+    if isinstance(output, Tensor):
+        return output
+    return output[point.key] if isinstance(output, dict) else output[0]
+
+
+def _mix(mixer: Mixer, x: Tensor, plan: Plan, number: int, step: Step) -> Tensor:
+    """Mix a tensor at one site along its batch axis."""
+    axis, rows = mixer.sites[number].axis, plan.permutation.shape[0]
+    if x.shape[axis] != rows:
+        plan = step.plan_of_choices(x.shape[axis])
+    if axis == 0:
+        return mixer.method.mix(x, plan, number, step)
+    return mixer.method.mix(x.transpose(0, axis), plan, number, step).transpose(0, axis)
 
 
 class LossHook:
@@ -205,4 +236,6 @@ class BackwardHook:
             raise LabelsNotMixedError(f"the forward was mixed by {mixer.method.name!r} but {how}; {_WAY_OUT}")
         if not mixer.attached and getattr(base_model(mixer.model), "is_gradient_checkpointing", False):
             raise AttachError("gradient checkpointing recomputes the forward in backward: call backward before detach")
+        if self.step.around:
+            self.flow.warn_of_other_loss()
         self.flow.enter_backward(self.step)

@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from mixwell.core.model import base_model, is_tuner, last_token, logits_of, modules_outside_tuners, pad_id
+from mixwell.core.ends import embedding_points, find_head, is_projection, missing_embeddings, width, word_embedding
+from mixwell.core.example import Example, hint, named_calls, named_points
+from mixwell.core.model import main_output, modules_outside_tuners, pad_id
 from mixwell.core.points import Point, Points
-from mixwell.core.probe import Call, probe_inputs, trace_calls
+from mixwell.core.probe import Call, Probe
 
 _ATTENTION = re.compile(r"Attention(V?\d)?$")
 
@@ -28,45 +31,51 @@ _CROSS = re.compile(r"cross|encoder_?attn|encdec", re.IGNORECASE)
 _NORM = re.compile("Norm")
 
 
-def find_points(model: nn.Module) -> Points:
+def find_points(model: nn.Module, example: Any = None, **how: Any) -> Points:
     """Find the points of a model, each confirmed by a probe.
 
     Args:
-        model: any transformers model with a head; its weights and random state are left as they were.
+        model: any transformers model with a head, or any module with an example; its weights and random state are left
+            as they were.
+        example: what the module is called with: a tensor, a tuple of positional arguments or a dict of named ones.
+        **how: with an example, see `Example`.
 
     Returns:
         The points found, and for those not found the reason.
     """
-    inputs = probe_inputs(model)
-    calls, output = trace_calls(model, inputs)
+    given = None if example is None else Example(**how)
+    probe = Probe(model, None if given is None else given.inputs(model, example))
     names = {module: name for name, module in modules_outside_tuners(model)}
     by_name = {name: module for module, name in names.items()}
     counts: dict[nn.Module, int] = {}
-    for call in calls:
+    for call in probe.calls:
         counts[call.module] = counts.get(call.module, 0) + 1
-    stack = _find_blocks(model, inputs, calls, by_name)
+    named: Mapping[str, str] = {} if given is None else given.named
+    stack = _find_blocks(probe, by_name, named)
     found, missing = dict(stack.found), dict(stack.missing)
-    words = _word_embedding(model)
+    words = word_embedding(model)
     if words not in counts:
         words = None
-    word_name = None if words is None else names[words]
-    embeddings = _embedding_points(word_name, by_name, calls, stack.blocks, stack.stacks)
+    embeddings = named_points(probe, "embeddings", named) or embedding_points(
+        probe, None if words is None else names[words], by_name, stack.blocks, stack.stacks
+    )
     if embeddings:
         found["embeddings"] = embeddings
     else:
-        missing["embeddings"] = (
-            "get_input_embeddings() gives no module that a forward calls"
-            if words is None
-            else "nothing around the word embedding gives all the embedding output as one tensor, and no block is known"
-        )
-    task, head = _head(calls, output, inputs, pad_id(model))
-    if head is None:
-        missing["sentence"] = "no linear layer's output is the logits"
+        missing["embeddings"] = missing_embeddings(probe, words)
+    task, heads = find_head(probe, pad_id(model))
+    heads = named_points(probe, "sentence", named) or heads
+    if heads:
+        found["sentence"] = heads
     else:
-        found["sentence"] = (head,)
-    modality = "image" if "pixel_values" in inputs else "text"
-    depth = len(stack.blocks)
-    return Points(found, missing, words, stack.heads, stack.layout, depth, task, modality, counts)
+        missing["sentence"] = "no linear layer's output is the logits" + hint(probe, "sentence", "the head")
+    logits = main_output(probe.output)
+    classifies = not isinstance(probe.output, dict) or bool({"logits", "start_logits"} & probe.output.keys())
+    return Points(
+        found, missing, words, stack.heads, stack.layout, len(stack.blocks), task, probe.modality, counts,
+        inputs=probe.inputs, form=probe.form, classes=0 if logits is None or not logits.dim() else logits.shape[-1],
+        classifies=classifies or bool(heads),
+    )  # fmt: skip
 
 
 @dataclass
@@ -90,13 +99,19 @@ class _Blocks:
     missing: dict[str, str] = field(default_factory=dict)
 
 
-def _find_blocks(
-    model: nn.Module, inputs: dict[str, Tensor], calls: list[Call], by_name: dict[str, nn.Module]
-) -> _Blocks:
+def _find_blocks(probe: Probe, by_name: dict[str, nn.Module], named: Mapping[str, str]) -> _Blocks:
     """Find blocks, the stream after their attention and its raw projection."""
-    attentions = _attention_calls(calls)
-    blocks = _block_calls(calls, attentions, by_name)
-    plain_block = _block_without_attention(calls, blocks)
+    calls = probe.calls
+    attentions = named_calls(probe, "attention", named) or _attention_calls(calls)
+    blocks = named_calls(probe, "block", named) or _block_calls(calls, attentions, by_name)
+    plain_block = _block_without_attention(calls, blocks, by_name)
+    if "block" in named and not attentions:
+        # Blocks whose attention is no module: their outputs can be mixed all the same.
+        result = _Blocks(blocks, (), _stacks(probe, blocks))
+        result.found["block"] = _number(probe, "block", blocks, result.stacks)
+        reason = "no module in the blocks is attention" + hint(probe, "attention", "their attention modules")
+        result.missing |= dict.fromkeys(("attention", "attention_raw"), reason)
+        return result
     if not attentions or len(blocks) != len(attentions) or plain_block is not None:
         reason = (
             "no module whose class name ends in 'Attention' was called"
@@ -104,18 +119,22 @@ def _find_blocks(
             else "its attention modules do not lie in the items of a ModuleList, one each"
             if plain_block is None
             else f"block {plain_block!r} beside them has no attention (a hybrid of attention and something else)"
-        )
+        ) + hint(probe, "block", "the blocks")
         return _Blocks(missing=dict.fromkeys(("attention", "attention_raw", "block"), reason))
-    result = _Blocks(blocks, tuple(call.module for call in attentions), _stacks(model, calls, blocks))
-    result.found["block"] = _number("block", blocks, result.stacks)
+    result = _Blocks(blocks, tuple(call.module for call in attentions), _stacks(probe, blocks))
+    wrong = next((call.name for call in (*attentions, *blocks) if probe.axis(call) is None), None)
+    if wrong is not None:
+        reason = f"what {wrong!r} gives has no batch axis that grows with the rows of the example"
+        return _Blocks(missing=dict.fromkeys(("attention", "attention_raw", "block"), reason))
+    result.found["block"] = _number(probe, "block", blocks, result.stacks)
     raw = [_last_projection(calls, call) for call in attentions]
     if all(raw):
-        result.found["attention_raw"] = _number("attention_raw", [call for call in raw if call], result.stacks)
+        result.found["attention_raw"] = _number(probe, "attention_raw", [call for call in raw if call], result.stacks)
     else:
         result.missing["attention_raw"] = "an attention module without a linear layer"
-    stream, result.layout, reason = _stream(calls, attentions, blocks, result.stacks)
+    stream, result.layout, reason = _stream(probe, attentions, blocks, result.stacks)
     if stream:
-        reason = _dropout_between(model, inputs, stream)
+        stream, reason = _past_dropout(probe, stream)
     if reason:
         result.missing["attention"] = reason
     else:
@@ -123,7 +142,7 @@ def _find_blocks(
     return result
 
 
-def _stacks(model: nn.Module, calls: list[Call], blocks: list[Call]) -> list[tuple[str, bool]]:
+def _stacks(probe: Probe, blocks: list[Call]) -> list[tuple[str, bool]]:
     """Tell for each block which stack it belongs to and whether it is causal.
 
     A decoder's blocks hold cross-attention. Elsewhere a block is causal if its first position does not depend on the
@@ -131,22 +150,22 @@ def _stacks(model: nn.Module, calls: list[Call], blocks: list[Call]) -> list[tup
     """
     kinds = [
         "decoder"
-        if any(_ATTENTION.search(type(c.module).__name__) and _is_cross(c) for c in _inside(calls, block))
+        if any(_ATTENTION.search(type(c.module).__name__) and _is_cross(c) for c in _inside(probe.calls, block))
         else "encoder"
         for block in blocks
     ]
-    other = probe_inputs(model, last=1)
-    if "input_ids" not in other:
+    again = probe.with_other_end()
+    if again is None:
         return [(kind, False) for kind in kinds]
-    again = {(call.name, call.enter): call for call in trace_calls(model, other)[0]}
     result = []
     for kind, block in zip(kinds, blocks):
-        twin = again.get((block.name, block.enter))
+        twin, axis = again.get(block.enter), 1 - (probe.axis(block) or 0)
         free = (
             twin is not None
             and block.output is not None
             and twin.output is not None
-            and torch.equal(block.output[:, 0], twin.output[:, 0])
+            and block.output.dim() > 2
+            and torch.equal(block.output.select(axis, 0), twin.output.select(axis, 0))
         )
         result.append((kind, kind == "decoder" or free))
     return result
@@ -169,47 +188,53 @@ def _attention_calls(calls: list[Call]) -> list[Call]:
 
 
 def _block_calls(calls: list[Call], attentions: list[Call], by_name: dict[str, nn.Module]) -> list[Call]:
-    """Return for each attention call the call of the nearest ModuleList item strictly around it."""
+    """Return for each attention call the call of the nearest ModuleList item strictly around it, or of a Sequential."""
     blocks = []
     for attention in attentions:
         around = [
             call
             for call in calls
-            if call.enter < attention.enter
-            and attention.leave < call.leave
-            and "." in call.name
-            and isinstance(by_name.get(call.name.rsplit(".", 1)[0]), nn.ModuleList)
-        ]
-        if around:
-            blocks.append(max(around, key=lambda call: call.enter))
+            if call.enter < attention.enter and attention.leave < call.leave and "." in call.name
+        ]  # fmt: skip
+        for kind in (nn.ModuleList, nn.Sequential):
+            items = [call for call in around if isinstance(by_name.get(call.name.rsplit(".", 1)[0]), kind)]
+            if kind is nn.Sequential and not items:  # a Sequential may be the model itself
+                items = [call for call in calls if "." not in call.name and isinstance(by_name[""], kind)]
+                items = [c for c in items if c.enter < attention.enter and attention.leave < c.leave]
+            if items:
+                blocks.append(max(items, key=lambda call: call.enter))
+                break
     return blocks
 
 
-def _block_without_attention(calls: list[Call], blocks: list[Call]) -> str | None:
-    """Return the name of a called item of the blocks' ModuleLists that is none of them, as in hybrids (Jamba)."""
+def _block_without_attention(calls: list[Call], blocks: list[Call], by_name: dict[str, nn.Module]) -> str | None:
+    """Return the name of a called item beside the blocks that is none of them, as in hybrids (Jamba).
+
+    A Sequential may hold more than blocks (embeddings, a head): there only what lies between them counts.
+    """
     names = {block.name for block in blocks}
-    lists = {name.rsplit(".", 1)[0] for name in names}
-    return next((c.name for c in calls if c.name.rsplit(".", 1)[0] in lists and c.name not in names), None)
+    parents = {name.rpartition(".")[0] for name in names}
+    for call in calls:
+        parent = call.name.rpartition(".")[0]
+        if parent not in parents or call.name in names:
+            continue
+        within = [block for block in blocks if block.name.rpartition(".")[0] == parent]
+        between = within[0].enter < call.enter < within[-1].enter
+        if between or isinstance(by_name.get(parent), nn.ModuleList):
+            return call.name
+    return None
 
 
-def _number(kind: str, calls: list[Call], stacks: list[tuple[str, bool]]) -> tuple[Point, ...]:
+def _number(probe: Probe, kind: str, calls: list[Call], stacks: list[tuple[str, bool]]) -> tuple[Point, ...]:
     """Make points of calls, numbering repeated calls of one module."""
     seen: dict[nn.Module, int] = {}
     points = []
     for index, (call, (stack, causal)) in enumerate(zip(calls, stacks)):
         turn = seen.get(call.module, 0)
         seen[call.module] = turn + 1
-        width = _width(call.output)
-        points.append(Point(kind, index, call.name, call.module, "output", turn, None, width, stack, causal))
+        where = (width(call.output), stack, causal, probe.axis(call) or 0, call.key)
+        points.append(Point(kind, index, call.name, call.module, "output", turn, None, *where))
     return tuple(points)
-
-
-def _width(tensor: Tensor | None) -> int:
-    return 0 if tensor is None else tensor.shape[-1]
-
-
-def _is_projection(module: nn.Module) -> bool:
-    return isinstance(module, nn.Linear) or type(module).__name__ == "Conv1D" or is_tuner(module)
 
 
 def _is_norm(module: nn.Module) -> bool:
@@ -221,7 +246,9 @@ def _inside(calls: list[Call], outer: Call) -> list[Call]:
 
 
 def _last_projection(calls: list[Call], attention: Call) -> Call | None:
-    linears = [call for call in _inside(calls, attention) if _is_projection(call.module)]
+    if isinstance(attention.module, nn.MultiheadAttention) or is_projection(attention.module):
+        return attention  # torch's gives its projection, and does not call it as a module
+    linears = [call for call in _inside(calls, attention) if is_projection(call.module)]
     return max(linears, key=lambda call: call.enter) if linears else None
 
 
@@ -237,7 +264,7 @@ def _sum(a: Tensor | None, b: Tensor | None) -> Tensor | None:
 
 
 def _stream(
-    calls: list[Call], attentions: list[Call], blocks: list[Call], stacks: list[tuple[str, bool]]
+    probe: Probe, attentions: list[Call], blocks: list[Call], stacks: list[tuple[str, bool]]
 ) -> tuple[tuple[Point, ...], str, str]:
     """Find the stream after attention in every block: the value the feed-forward part reads.
 
@@ -246,6 +273,7 @@ def _stream(
     """
     sites: list[tuple[Call, str, Call]] = []
     layouts: list[str] = []
+    calls = probe.calls
     for attention, block in zip(attentions, blocks):
         leaves = [call for call in _inside(calls, attention) if not any(call.module.children())]
         norms = [call for call in _inside(calls, block) if _is_norm(call.module)]
@@ -281,7 +309,7 @@ def _stream(
             return (), "unknown", reason
     points = tuple(
         dataclasses.replace(point, how=how, block=block.module)
-        for point, (_, how, block) in zip(_number("attention", [site for site, _, _ in sites], stacks), sites)
+        for point, (_, how, block) in zip(_number(probe, "attention", [site for site, _, _ in sites], stacks), sites)
     )
     return points, ", ".join(sorted(set(layouts))), ""
 
@@ -294,93 +322,29 @@ def _adds_residual(calls: list[Call], attention: Call, block: Call) -> bool:
     return _close(attention.output, _sum(raw.output, block.input))
 
 
-def _dropout_between(model: nn.Module, inputs: dict[str, Tensor], stream: tuple[Point, ...]) -> str:
-    """Return why residual points cannot be mixed in training mode: dropout between attention and residual."""
+def _past_dropout(probe: Probe, stream: tuple[Point, ...]) -> tuple[tuple[Point, ...], str]:
+    """See that residual points give the stream in training mode too, where dropout may follow attention.
+
+    Returns:
+        The points, moved behind a dropout that is a module, and why they cannot be mixed if it is none.
+    """
     if not any(point.how == "residual" for point in stream):
-        return ""
-    calls, _ = trace_calls(model, inputs, training=True)
+        return stream, ""
+    calls = probe.trained()
+    points: list[Point] = []
     for point in stream:
         attention = next((call for call in calls if call.module is point.module), None)
         block = next((call for call in calls if call.module is point.block), None)
         if attention is None or block is None:
-            return f"block {point.name.rsplit('.', 1)[0]!r} is left out at random in training; set layer drop to 0"
-        later = [c for c in _inside(calls, block) if _is_norm(c.module) and c.enter > attention.leave]
-        following = min(later, key=lambda call: call.enter)
-        if not _close(following.input, _sum(attention.output, block.input)):
-            return (
+            return (), f"block {point.name.rsplit('.', 1)[0]!r} is left out at random in training; set layer drop to 0"
+        later = [c for c in _inside(calls, block) if c.enter > attention.leave]
+        following = min((c for c in later if _is_norm(c.module)), key=lambda call: call.enter)
+        between = [c for c in later if c.leave < following.enter and probe.axis(c) is not None]
+        last = next((c for c in (attention, *between) if _close(following.input, _sum(c.output, block.input))), None)
+        if last is None:
+            return (), (
                 f"block {point.name.rsplit('.', 1)[0]!r} puts dropout between attention and residual; set that dropout "
                 f"to 0 in the model's config, or use site='attention_raw' or another method"
             )
-    return ""
-
-
-def _word_embedding(model: nn.Module) -> nn.Module | None:
-    inner: Any = base_model(model)
-    try:
-        return inner.get_input_embeddings()
-    except (AttributeError, NotImplementedError):
-        return None
-
-
-def _embedding_points(
-    words: str | None,
-    by_name: dict[str, nn.Module],
-    calls: list[Call],
-    blocks: list[Call],
-    stacks: list[tuple[str, bool]],
-) -> tuple[Point, ...]:
-    """Return the embedding output of each stack.
-
-    That is the outermost module around the word embedding that holds no block and gives one tensor. Where there is none
-    (word embedding, positions and dropout lie loose in the model) it is what the first block of the stack reads.
-    """
-    single = len({stack for stack, _ in stacks}) < 2
-    if words is not None and single:
-        whole = {call.name for call in calls if call.single and call.output is not None and call.output.dim() == 3}
-        best, parts = words, words.split(".")
-        for size in range(len(parts) - 1, 0, -1):
-            ancestor = ".".join(parts[:size])
-            if any(block.name == ancestor or block.name.startswith(ancestor + ".") for block in blocks):
-                break
-            if ancestor in whole:
-                best = ancestor
-        if best != words:
-            width = next((_width(call.output) for call in calls if call.name == best), 0)
-            return (Point("embeddings", 0, best, by_name[best], width=width, causal=bool(stacks) and stacks[0][1]),)
-    points: dict[str, Point] = {}
-    for block, (stack, causal) in zip(blocks, stacks):
-        if stack not in points and block.input is not None:
-            points[stack] = Point(
-                "embeddings", len(points), block.name, block.module, "input",
-                width=_width(block.input), stack=stack, causal=causal,
-            )  # fmt: skip
-    return tuple(points.values())
-
-
-def _head(calls: list[Call], output: Any, inputs: dict[str, Tensor], pad: int | None) -> tuple[str, Point | None]:
-    """Return the task and the point before the linear layer that makes the logits."""
-    logits = logits_of(output)
-    if logits is None:
-        return "sequence", None
-    task = (
-        "span"
-        if isinstance(output, dict) and "start_logits" in output
-        else "token"
-        if logits.dim() == 3
-        else "sequence"
-    )
-    wanted = logits.transpose(1, 2) if task == "span" else logits
-    found: tuple[Call, str] | None = None
-    for call in calls:
-        if not _is_projection(call.module) or call.output is None:
-            continue
-        if call.output.shape == wanted.shape and torch.equal(call.output, wanted):
-            found = call, "input"
-        elif "input_ids" in inputs and call.output.dim() == 3 and call.output.shape[::2] == wanted.shape:
-            rows = torch.arange(wanted.shape[0], device=wanted.device)
-            if torch.equal(call.output[rows, last_token(inputs["input_ids"], pad)], wanted):
-                found = call, "last"
-    if found is None:
-        return task, None
-    call, how = found
-    return task, Point("sentence", 0, call.name, call.module, how, width=_width(call.input))
+        points.append(point if last is attention else dataclasses.replace(point, name=last.name, module=last.module))
+    return tuple(points), ""

@@ -19,6 +19,7 @@ from mixwell.utils.errors import BatchError, LossMismatchError, OptionError
 
 IGNORE = -100
 HALF = (torch.float16, torch.bfloat16)
+PROBLEMS = ("single_label", "soft_label", "multi_label", "regression")
 LossFunction = Callable[[Tensor, Tensor], Tensor]
 
 
@@ -27,7 +28,7 @@ class Criterion:
     """The per-row loss l for one kind of task.
 
     Attributes:
-        kind: `single_label`, `multi_label`, `regression`, `token`, `span` or `custom`.
+        kind: `single_label`, `soft_label` (probabilities), `multi_label`, `regression`, `token`, `span` or `custom`.
         class_weights: (C,) weights of the classes, or None.
         label_smoothing: share of the label spread evenly over all classes.
         function: for `custom`: (logits, labels) -> (B,).
@@ -62,6 +63,8 @@ class Criterion:
             return values
         if self.kind == "single_label":
             return self._cross_entropy(logits, labels.view(-1))
+        if self.kind == "soft_label":
+            return self._cross_entropy(logits, labels.to(logits.dtype))
         if self.kind == "token":
             flat = self._cross_entropy(logits.reshape(-1, logits.shape[-1]), labels.reshape(-1))
             return flat.view(labels.shape).sum(1)
@@ -102,6 +105,8 @@ class Criterion:
             return self.rows(logits, labels).sum() / self.items(logits, labels, items)
         if self.kind == "single_label":
             return F.cross_entropy(logits, labels.view(-1), label_smoothing=self.label_smoothing)
+        if self.kind == "soft_label":
+            return F.cross_entropy(logits, labels.to(logits.dtype), label_smoothing=self.label_smoothing)
         if self.kind == "token":
             flat = logits.reshape(-1, logits.shape[-1])
             return F.cross_entropy(flat, labels.reshape(-1), label_smoothing=self.label_smoothing)
@@ -123,6 +128,8 @@ class Criterion:
             return _move(items, logits.device) * logits.shape[0] / (labels != IGNORE).sum().to(logits.device)
         if self.kind == "span":
             return 1
+        if self.kind == "soft_label":  # Trainer counts every probability as a label
+            return logits.shape[0] if items is None else _move(items, logits.device) / logits.shape[-1]
         if items is not None:
             return _move(items, logits.device)
         if self.kind in ("single_label", "token"):
@@ -136,7 +143,8 @@ class Criterion:
 
     def _widened(self, logits: Tensor) -> Tensor:
         # Multi-label and regression losses become float32 by their labels alone.
-        return logits.float() if self.wide and self.kind in ("single_label", "token", "span") else logits
+        cross_entropy = self.kind in ("single_label", "soft_label", "token", "span")
+        return logits.float() if self.wide and cross_entropy else logits
 
     def _cross_entropy(self, logits: Tensor, labels: Tensor) -> Tensor:
         weights = None if self.class_weights is None else self.class_weights.to(logits)
@@ -146,6 +154,8 @@ class Criterion:
         labels = labels.to(torch.float32 if self.wide else logits.dtype)
         if self.kind == "regression":
             return F.mse_loss(logits.reshape(labels.shape), labels, reduction=reduction)
+        if logits.shape != labels.shape:  # one logit a row
+            logits = logits.reshape(labels.shape)
         if self.label_smoothing:
             labels = labels * (1 - self.label_smoothing) + self.label_smoothing / 2
         weights = None if self.class_weights is None else self.class_weights.to(logits)
@@ -165,6 +175,33 @@ def task_kind(config: Any, logits: Tensor, labels: Tensor) -> str:
     if problem == "multi_label_classification" or (problem is None and labels.is_floating_point()):
         return "multi_label"
     return "single_label"
+
+
+def kind_of_targets(logits: Tensor, labels: Tensor) -> str:
+    """Tell the kind of task of any module from logits and labels; looks at values.
+
+    Raises:
+        OptionError: they could be of two kinds.
+    """
+    if not labels.is_floating_point():
+        return "single_label"
+    binary = bool(((labels == 0) | (labels == 1)).all())
+    if logits.dim() < 2 or logits.shape[-1] == 1:
+        if not binary:
+            return "regression"
+        raise OptionError(
+            "labels of 0 and 1 for one logit a row may be classes or values: pass attach(..., problem='multi_label') "
+            "for binary cross-entropy, or problem='regression' for the squared error"
+        )
+    sums = bool(torch.allclose(labels.sum(-1).float(), torch.ones((), device=labels.device), atol=1e-2))
+    if sums and not binary and bool((labels >= 0).all()):
+        return "soft_label"
+    if binary and not sums:
+        return "multi_label"
+    raise OptionError(
+        f"labels of numbers, {tuple(labels.shape)}, may be of several kinds: pass attach(..., problem='soft_label') "
+        f"for probabilities or one-hot classes, 'multi_label' for independent classes, or 'regression'"
+    )
 
 
 def mixed_loss(

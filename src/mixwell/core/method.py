@@ -19,7 +19,7 @@ from torch import Tensor
 
 from mixwell.core.blend import blend, mix, partner, token_weight
 from mixwell.core.draw import PAIRINGS, Plan, check_draw, draw_lam, mutual_pairing
-from mixwell.core.loss import Criterion, LossFunction, mixed_loss
+from mixwell.core.loss import PROBLEMS, Criterion, LossFunction, mixed_loss
 from mixwell.utils.errors import OptionError, nearest
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ def option(default: Any, help: str) -> Any:
 
 
 T = TypeVar("T", bound="Method")
+_LATER: dict[str, Any] = {"prob": 1.0, "problem": None}  # options that came after the first records, and their defaults
 
 
 @dataclass
@@ -47,6 +48,7 @@ class Method:
         has_lam: whether one number lam is drawn (and can be pinned).
         has_permutation: whether rows have partners (that can be pinned).
         has_layer: whether a layer is drawn (and can be pinned).
+        one_weight: whether lam, where it is one number, is the weight of every row's label.
         needs_labels: whether the labels must be there before the forward.
         tasks: what it can serve: `sequence` (one label a row), `token` (one a token), `span` (start and end).
         modalities: what the model may read: `text`, `image`.
@@ -61,6 +63,7 @@ class Method:
     has_lam: ClassVar[bool] = True
     has_permutation: ClassVar[bool] = True
     has_layer: ClassVar[bool] = False
+    one_weight: ClassVar[bool] = False
     needs_labels: ClassVar[bool] = False
     tasks: ClassVar[tuple[str, ...]] = ("sequence", "token", "span")
     modalities: ClassVar[tuple[str, ...]] = ("text", "image")
@@ -74,31 +77,37 @@ class Method:
     stacks: str = option("all", "encoder-decoder models: mix in all blocks, or in those of the encoder only")
     start: float = option(0.0, "fraction of training after which mixing begins")
     stop: float = option(1.0, "fraction of training after which mixing ends")
+    prob: float = option(1.0, "share of the batches that are mixed; the others train plain")
     total_steps: int | None = option(None, "training forwards in all, to know the fraction without a callback")
     regularise: bool = option(False, "RegMixup: plain loss + mixed loss, by a second forward")
     label_smoothing: float = option(0.0, "share of each label spread evenly over the classes, inside the loss")
     class_weights: Sequence[float] | None = option(None, "one weight a class, inside the loss")
+    problem: str | None = option(
+        None, "what the labels are: single_label, soft_label, multi_label, regression; None tells by model and labels"
+    )
     loss_fn: LossFunction | None = option(None, "(logits, labels) -> one loss a row, instead of the model's loss")
     mutual: str = field(default="", init=False, repr=False)  # what needs mutual partners, if anything does
 
     def __post_init__(self) -> None:
         self._check_types()
-        for name, low, high in (("start", 0.0, 1.0), ("stop", 0.0, 1.0), ("label_smoothing", 0.0, 1.0)):
-            value = getattr(self, name)
-            if not low <= value <= high:
-                raise OptionError(f"{name}={value} must lie between {low:g} and {high:g}")
+        for name in ("start", "stop", "prob", "label_smoothing"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise OptionError(f"{name}={getattr(self, name)} must lie between 0 and 1")
         if self.start >= self.stop:
             raise OptionError(f"start={self.start} must be less than stop={self.stop}")
         if self.total_steps is not None and self.total_steps < 1:
             raise OptionError(f"total_steps={self.total_steps} must be at least 1")
         self.choice("pairing", PAIRINGS)
         self.choice("stacks", ("all", "encoder"))
+        self.choice("problem", (None, *PROBLEMS))
         if self.class_weights is not None:
             self.class_weights = [float(w) for w in self.class_weights]
             if not self.class_weights or min(self.class_weights) < 0 or max(self.class_weights) <= 0:
                 raise OptionError("class_weights must be at least 0, and one of them above 0")
         if self.loss_fn is not None and (self.label_smoothing or self.class_weights is not None):
             raise OptionError("loss_fn replaces the whole loss: put label_smoothing and class_weights inside it")
+        if self.loss_fn is not None and self.problem is not None:
+            raise OptionError("loss_fn replaces the whole loss: problem= does not go with it")
         self.check()
 
     def _check_types(self) -> None:
@@ -175,7 +184,15 @@ class Method:
         items: Tensor | int | None,
     ) -> Tensor:
         """Return the mixed loss of one forward."""
-        return mixed_loss(criterion, logits, labels, plan.permutation, plan.label_weight, items)
+        return mixed_loss(criterion, logits, labels, plan.permutation, self.weight_of_labels(plan), items)
+
+    def weight_of_labels(self, plan: Plan) -> Tensor:
+        """Return the weight of a row's own label, (B,)."""
+        if plan.label_weight.dim() != 1:  # a new point has a part of every row's label
+            raise OptionError(
+                f"{self.name} mixes the whole batch: use mixer.loss(logits, labels), or loss_fn= at attach"
+            )
+        return plan.label_weight
 
     @property
     def learns(self) -> bool:
@@ -221,8 +238,12 @@ class Method:
         return [f.name for f in dataclasses.fields(cls) if f.init]
 
     def options(self) -> dict[str, Any]:
-        """Return the options as plain values; a loss function is given by its name."""
+        """Return the options as plain values; a loss function is given by its name.
+
+        Options that were added later are left out at their defaults: records from before them stay what they are.
+        """
         values = {name: getattr(self, name) for name in self.option_names()}
+        values = {name: value for name, value in values.items() if _LATER.get(name, _LATER) != value}
         if self.loss_fn is not None:
             values["loss_fn"] = getattr(self.loss_fn, "__qualname__", repr(self.loss_fn))
         return values
@@ -231,6 +252,8 @@ class Method:
 @dataclass
 class DrawsLam(Method):
     """A method that draws one lam a step by a named rule."""
+
+    one_weight = True
 
     alpha: float = option(0.2, "shape of the Beta distribution lam is drawn from")
     draw: str = option("folded", "max_of (largest of `samples`), folded (max(l, 1-l)) or beta")

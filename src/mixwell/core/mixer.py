@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -19,13 +19,14 @@ from mixwell.core.checks import MIXERS, check_task
 from mixwell.core.compat import HookGuards
 from mixwell.core.draw import Plan, mutual_pairing
 from mixwell.core.flow import Flow
-from mixwell.core.hooks import After, Before, BlockInput, Guard, Hook, PointHook, WordIds, enter
-from mixwell.core.loss import Criterion, check_labels
+from mixwell.core.hooks import After, Before, BlockInput, Guard, Hook, PointHook, WordIds, enter, own_number
+from mixwell.core.loss import Criterion
+from mixwell.core.losses import AnyLoss
 from mixwell.core.method import Method
-from mixwell.core.model import logits_of
 from mixwell.core.planning import Pin
 from mixwell.core.points import Point, Points
-from mixwell.utils.errors import BatchError, OptionError
+from mixwell.core.stats import Counts
+from mixwell.utils.errors import OptionError
 
 
 class Mixer:
@@ -42,13 +43,19 @@ class Mixer:
         mutual: what needs mutual partners; empty if nothing does.
         last: the last plan, for logging.
         progress: the fraction of training that is done, where something sets it.
+        enabled: false turns mixing off, and leaves everything else as it is.
+        auto_loss: whether torch's own losses of the outputs are mixed as they are computed.
+        counts: what the steps so far did; see `stats`.
         attached: whether the hooks are on the model.
         flow: the training steps.
         checked: names of checks that were done once.
     """
 
-    def __init__(self, model: nn.Module, method: Method, points: Points) -> None:
+    def __init__(self, model: nn.Module, method: Method, points: Points, auto_loss: bool = False) -> None:
         self.model = model
+        self.auto_loss = auto_loss
+        self.enabled = True
+        self.counts = Counts()
         self.number = enter(self)
         self.method = method.for_mixer()
         self.points = points
@@ -62,6 +69,7 @@ class Mixer:
         self.pinned = Pin()
         self.checked: set[str] = set()
         self._handles: list[Any] = []
+        self._undo: list[Callable[[], Any]] = []
         self._guards = HookGuards()
         self.flow = Flow(self)
         self._install()
@@ -98,19 +106,29 @@ class Mixer:
         MIXERS.add(self)
 
     def _hook(self, register: Any, hook: Hook, **how: Any) -> None:
-        handle = register(hook, with_kwargs=True, **how)
-        hook.number = handle.id
-        self._handles.append(handle)
+        with own_number():
+            self._handles.append(register(hook, with_kwargs=True, **how))
 
     def detach(self) -> nn.Module:
         """Take all hooks off and return the model, which is bit for bit what it was."""
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
+        for undo in self._undo:
+            undo()
+        self._undo.clear()
         self.attached = False
         self._guards.release()
         self.flow.forward = self.flow.backward = None
         return self.model
+
+    def on_detach(self, undo: Callable[[], Any]) -> None:
+        """Call something once when the mixer is detached."""
+        self._undo.append(undo)
+
+    def attach_again(self) -> None:
+        """Put the hooks of a detached mixer back."""
+        self._install()
 
     def __enter__(self) -> Mixer:
         return self
@@ -120,7 +138,7 @@ class Mixer:
 
     def __getstate__(self) -> dict[str, Any]:
         """Copies and pickles are detached."""
-        detached = {"attached": False, "_handles": [], "_guards": HookGuards()}
+        detached = {"attached": False, "_handles": [], "_undo": [], "_guards": HookGuards()}
         return {**self.__dict__, "last": None, "pinned": Pin(), **detached}
 
     def __repr__(self) -> str:
@@ -199,24 +217,68 @@ class Mixer:
             labels: (B, ...), in the order of the batch.
             num_items_in_batch: what to normalise by, as Trainer gives it.
         """
-        step = self.flow.waiting_for(logits)
-        if step is None:
-            return self.criterion(logits, labels).total(logits, labels, num_items_in_batch)
-        check_labels(labels, step.size)
-        return self.flow.mixed_loss(step, logits, labels, num_items_in_batch)
+        return self.flow.losses.of_logits(logits, labels, num_items_in_batch)
 
     def compute_loss(self, outputs: Any, labels: Tensor, num_items_in_batch: Tensor | int | None = None) -> Tensor:
         """Return the loss for `Trainer(compute_loss_func=mixer.compute_loss)`."""
-        logits = logits_of(outputs, self.points.task)
-        if logits is None:
-            raise BatchError("the outputs hold no logits")
-        return self.loss(logits, labels, num_items_in_batch)
+        return self.flow.losses.of_outputs(outputs, labels, num_items_in_batch)
+
+    def mixed(self, loss_fn: AnyLoss, outputs: Any, *targets: Any) -> Tensor:
+        """Return any loss, mixed by the plan of the forward that made the outputs; plain if that was not mixed.
+
+        For further heads, distillation, pairwise losses and penalties. May be called several times for one forward.
+
+        Args:
+            loss_fn: (outputs, *targets) -> one loss per row, (B, ...), or one number.
+            outputs: what the model returned, or a part of it: a tensor, or tensors in dicts, tuples or lists. Pass them
+                as the model returned them.
+            *targets: labels, soft targets, a teacher's outputs: tensors (B, ...) in the order of the batch, also in
+                dicts, tuples or lists. None at all: the loss has no targets, and is computed once.
+
+        Returns:
+            The mean over rows of w * l(outputs, targets) + (1 - w) * l(outputs, targets[perm]).
+
+        Example:
+            >>> out = model(**inputs)
+            >>> loss = mixer.mixed(F.cross_entropy, out["topic"], topics) + mixer.mixed(F.mse_loss, out["age"], ages)
+        """
+        return self.flow.losses.mixed(loss_fn, outputs, targets)
+
+    def mix_targets(self, targets: Tensor, num_classes: int | None = None, outputs: Any = None) -> Tensor:
+        """Return targets mixed as the rows of the last forward were; for losses that take soft targets.
+
+        From then on the loss of that forward is yours: what you compute from its outputs is not checked.
+
+        Args:
+            targets: class numbers (B, ...), which become one-hot, or soft targets (B, ...), in the order of the batch.
+            num_classes: for class numbers; as many as the model has logits by default.
+            outputs: what a forward returned, if not the last one's targets are meant.
+
+        Returns:
+            w * targets + (1 - w) * targets[perm]; the targets themselves where nothing was mixed.
+        """
+        return self.flow.losses.mix_targets(targets, num_classes, outputs)
+
+    @contextlib.contextmanager
+    def same_draw(self) -> Iterator[Mixer]:
+        """Mix all forwards inside in the same way, for losses that compare them (chosen and rejected answers)."""
+        with self.flow.same_seed():
+            yield self
 
     # --- reporting ---
 
     def to_dict(self) -> dict[str, Any]:
         """Return the configuration as plain values, with the version of mixwell."""
         return {"mixwell_version": __version__, "method": self.method.name, "options": self.method.options()}
+
+    def stats(self) -> dict[str, int | float | None]:
+        """Return how many training steps there were, and in how many of them something was mixed.
+
+        Returns:
+            `steps`; `mixed`: those in which lam did not round to 1; `noticeable`: those with lam below 0.99 (with
+            AMPLIFY's defaults about 15 % of all), or without a single lam; `mean_lam`: over steps that drew one.
+        """
+        return self.counts.to_dict()
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return what a resumed run needs besides the random state: the count of steps, and what the method learned."""

@@ -101,6 +101,20 @@ def logits_of(output: Any, task: str = "sequence") -> Tensor | None:
     return None
 
 
+def main_output(output: Any, task: str = "sequence") -> Tensor | None:
+    """Return what the loss of any module is computed from: its logits by name, or the first tensor with a row each.
+
+    Args:
+        output: what the module returned.
+        task: as for `logits_of`.
+    """
+    if isinstance(output, dict) and "logits" not in output and "start_logits" not in output:
+        for name in ("scores", "sentence_embedding"):  # sentence-transformers
+            if isinstance(output.get(name), Tensor):
+                return output[name]
+    return logits_of(output, task)
+
+
 def last_token(ids: Tensor, pad: int | None) -> Tensor:
     """Return the place of each row's last token that is not padding, as transformers' decoder heads pool: (B,)."""
     if pad is None:

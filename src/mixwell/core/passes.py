@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mixwell.core.model import logits_of
 from mixwell.core.step import Step, first_input, replace_input
 from mixwell.utils.errors import UnsupportedModelError
 
@@ -47,11 +46,11 @@ def attention_weights(step: Step, block: int) -> Tensor:
     handle = head.register_forward_hook(catch)
     try:
         # Most models return their weights under eager attention; some only when asked.
-        for asked in ({}, {"output_attentions": True}):
+        for asked in ({}, {"output_attentions": True}) if points.form is None else ({},):
             seen = 0
             with step.mixer.flow.plain_model(), torch.no_grad(), eager_attention(step.mixer.model):
                 with contextlib.suppress(_Enough):
-                    step.mixer.model(**step.inputs, **asked)
+                    step.call(**asked)
             if weights:
                 break
     finally:
@@ -91,7 +90,7 @@ def embedding_gradient(step: Step) -> Tensor:
     handle = register(catch, with_kwargs=True)
     try:
         with step.mixer.flow.plain_model(), torch.enable_grad():
-            logits = logits_of(step.mixer.model(**step.inputs), step.mixer.points.task)
+            logits = step.mixer.flow.logits(step.call())
             assert logits is not None
             loss = step.mixer.criterion(logits, step.labels).total(logits, step.labels)
             kind = step.device.type

@@ -11,13 +11,16 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from mixwell.core.draw import Plan, check_permutation, draw_permutation, generator, take_seed
+from mixwell.core.draw import Plan, check_permutation, draw_permutation, generator
 from mixwell.core.model import base_config
 from mixwell.core.step import Step
 from mixwell.utils.errors import BatchError, OptionError
 
 if TYPE_CHECKING:
+    from mixwell.core.method import Method
     from mixwell.core.mixer import Mixer
+
+_PROB_STREAM = 11
 
 
 @dataclass(frozen=True)
@@ -61,8 +64,8 @@ def draw_plan(mixer: Mixer, step: Step) -> Plan:
         raise BatchError(f"the pinned lam has shape {tuple(pin.lam.shape)} but the batch has {size} rows")
     mixing = mixing_now(mixer)
     # Pinned eval forwards (pictures) must not move the random state.
-    seed = take_seed() if mixer.model.training else 0
-    if size < 2 or not mixing or not method.mixes:
+    seed = mixer.flow.seed() if mixer.model.training else 0
+    if size < 2 or not mixing or not method.mixes or _left_out(method, seed):
         return plain_plan(mixer, step, seed)
     rng = generator(seed)
     lam = method.draw_lam(rng) if pin.lam is None else pin.lam
@@ -76,6 +79,11 @@ def draw_plan(mixer: Mixer, step: Step) -> Plan:
     shift, shift_mask = _line_up(mixer, step, permutation)
     plan = Plan(seed, permutation, lam, layer, point_weights, active, weight, shift=shift, shift_mask=shift_mask)
     return method.prepare(step, plan, rng)
+
+
+def _left_out(method: Method, seed: int) -> bool:
+    """Tell whether this batch is one of those that `prob` leaves unmixed; draws from a stream of its own."""
+    return method.prob < 1 and bool(torch.rand((), generator=generator(seed, _PROB_STREAM)) >= method.prob)
 
 
 def plain_plan(mixer: Mixer, step: Step, seed: int) -> Plan:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from torch import nn
 
+from mixwell.core.arguments import Form, Inputs
 from mixwell.utils.errors import UnsupportedModelError
 
 KINDS = ("embeddings", "attention", "attention_raw", "block", "sentence")
@@ -28,6 +29,8 @@ class Point:
         width: size of the last axis of the mixed tensor.
         stack: `decoder` for the decoder of an encoder-decoder model, else `encoder`.
         causal: whether tokens see only earlier ones: partners are then lined up at the last token, which is pooled.
+        axis: the batch axis of the mixed tensor.
+        key: the name of the mixed tensor, in a module that returns a dict.
     """
 
     kind: str
@@ -40,6 +43,8 @@ class Point:
     width: int = 0
     stack: str = "encoder"
     causal: bool = False
+    axis: int = 0
+    key: str = ""
 
 
 @dataclass(frozen=True)
@@ -54,8 +59,12 @@ class Points:
         layout: how the blocks are built, in words.
         depth: L, the number of block calls.
         task: `sequence` (one label per row), `token` (one per token) or `span` (extractive question answering).
-        modality: `text` or `image`.
+        modality: `text`, `image`, or `features` for other numbers.
         calls: module -> how often one forward calls it.
+        inputs: what the probe ran on.
+        form: how the module is called, for one that was probed with an example; None for the names of transformers.
+        classes: the size of the last axis of the logits.
+        classifies: whether the output has logits by name, or comes from a linear layer.
     """
 
     found: dict[str, tuple[Point, ...]]
@@ -67,6 +76,10 @@ class Points:
     task: str = "sequence"
     modality: str = "text"
     calls: dict[nn.Module, int] = field(repr=False, default_factory=dict)
+    inputs: Inputs = field(repr=False, default_factory=Inputs)
+    form: Form | None = field(repr=False, default=None)
+    classes: int = 0
+    classifies: bool = True
 
     def get(self, kind: str) -> tuple[Point, ...]:
         """Return the points of one kind, or raise with the reason why there are none."""

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import enum
-import weakref
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from mixwell.core.arguments import Inputs
 from mixwell.core.model import last_token, pad_id
 from mixwell.utils.errors import BatchError
 
@@ -47,10 +48,13 @@ class Step:
         fired: how many sites have mixed in the forward.
         turns: calls seen by each hook in this forward, for modules that several blocks share.
         scratch: values that a method or hook keeps from one point to another.
+        trusted: gradient may come through the outputs themselves: the loss was computed from them, with mixed targets.
+        settled: its loss was computed from logits that the user had changed.
+        around: gradient came through the outputs although nothing says that its labels were mixed.
     """
 
     mixer: Mixer
-    inputs: dict[str, Any]
+    inputs: Inputs
     labels: Tensor | None = None
     items: Tensor | int | None = None
     plan: Plan | None = None
@@ -61,11 +65,21 @@ class Step:
     fired: int = 0
     turns: dict[Any, int] = field(default_factory=dict)
     scratch: dict[Any, Any] = field(default_factory=dict)
-    _logits: weakref.ref[Tensor] | None = None
+    trusted: bool = False
+    settled: bool = False
+    around: bool = False
 
     @property
     def anchor(self) -> Tensor:
         """The input that carries the batch axis."""
+        if self.inputs.anchor:
+            value = self.inputs.get(self.inputs.anchor)
+            if isinstance(value, Tensor):
+                return value
+            raise BatchError(
+                f"the forward got no tensor {self.inputs.anchor!r}, which carried the batch in example= (it got "
+                f"{', '.join(self.inputs) or 'nothing'}); call the model as with the example"
+            )
         for key in _BATCH_KEYS:
             value = self.inputs.get(key)
             if isinstance(value, Tensor):
@@ -78,17 +92,19 @@ class Step:
     @property
     def size(self) -> int:
         """B, the number of rows."""
-        return self.anchor.shape[0]
+        return self.anchor.shape[self.inputs.axis]
 
     @property
     def length(self) -> int:
         """T, the number of positions of a text; methods that need it refuse images."""
-        return self.anchor.shape[1]
+        return self.anchor.shape[1 - self.inputs.axis]
 
     @property
     def last(self) -> Tensor:
         """(B,), the place of each row's last token, which decoders pool."""
         ids = self.inputs.get("input_ids")
+        if self.inputs.anchor and self.mask is not None:
+            return (torch.arange(self.length, device=self.device) * self.mask).argmax(1)
         if not isinstance(ids, Tensor):
             return torch.full((self.size,), self.length - 1, device=self.device)
         return last_token(ids, pad_id(self.mixer.model))
@@ -119,10 +135,35 @@ class Step:
             raise BatchError(f"method {self.mixer.method.name!r} needs input_ids in the batch, not inputs_embeds")
         return ids
 
+    def call(self, **more: Any) -> Any:
+        """Call the model on the inputs as they are now."""
+        args, kwargs = self.inputs.call()
+        return self.mixer.model(*args, **kwargs, **more)
+
     def attend(self, positions: Tensor) -> None:
         """Widen the attention mask by `positions`, (B, T) bool."""
         mask = self.inputs["attention_mask"]
         self.inputs["attention_mask"] = torch.where(positions, torch.ones_like(mask), mask)
+
+    def plan_of_choices(self, rows: int) -> Plan:
+        """Return the plan for the rows of multiple choice, where a module sees each choice of a row by itself.
+
+        Args:
+            rows: B times the number of choices, a row's choices one after the other.
+        """
+        plan, choices = self.plan, rows // self.size
+        assert plan is not None
+        if self.anchor.dim() != 3 or self.anchor.is_floating_point() or self.anchor.shape[1] != choices:
+            raise BatchError(
+                f"a point of {type(self.mixer.model).__name__} works on {rows} rows but the batch has {self.size}"
+            )
+        known = self.scratch.get("choices")
+        if known is None:
+            places = torch.arange(choices, device=plan.permutation.device)
+            permutation = (plan.permutation.unsqueeze(1) * choices + places).flatten()
+            weights = plan.point_weights.repeat_interleave(choices, 1)
+            known = self.scratch["choices"] = dataclasses.replace(plan, permutation=permutation, point_weights=weights)
+        return known
 
     def attend_partner(self, plan: Plan) -> None:
         """Let each row attend where its partner has tokens too, unless the row keeps all of itself.
@@ -138,14 +179,6 @@ class Step:
         new = check not in self.mixer.checked
         self.mixer.checked.add(check)
         return new or self.device.type == "cpu"
-
-    def remember(self, logits: Tensor) -> None:
-        """Keep hold of the logits, weakly, to know them again in `Mixer.loss`."""
-        self._logits = weakref.ref(logits)
-
-    def made(self, logits: Tensor) -> bool:
-        """Tell whether `logits` is what this forward returned."""
-        return self._logits is not None and self._logits() is logits
 
 
 def mixed_rows(plan: Plan) -> Tensor:

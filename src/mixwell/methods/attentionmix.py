@@ -18,7 +18,6 @@ from mixwell.core.draw import Plan
 from mixwell.core.method import Method, option, pick_layers
 from mixwell.core.passes import attention_weights
 from mixwell.core.points import Point, Points
-from mixwell.core.probe import probe_inputs
 from mixwell.core.step import Step
 from mixwell.methods.registry import register
 from mixwell.utils.errors import OptionError
@@ -66,7 +65,7 @@ class AttentionMix(Method):
     def verify(self, mixer: Mixer) -> None:
         """See the weights once, and that the head exists."""
         mixer.check_masked_embeddings()
-        probe = Step(mixer, dict(probe_inputs(mixer.model)))
+        probe = Step(mixer, mixer.points.inputs.copy())
         heads = attention_weights(probe, self.block).shape[1]
         if self.head is not None and not 0 <= self.head < heads:
             raise OptionError(f"head={self.head} is not one of 0..{heads - 1} (they count from 0)")

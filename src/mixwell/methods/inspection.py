@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +12,7 @@ from mixwell.core.checks import check_attachable
 from mixwell.core.layout import find_points
 from mixwell.core.mixer import Mixer
 from mixwell.core.points import KINDS, Points
+from mixwell.methods.frameworks import example_of
 from mixwell.methods.registry import load_all
 from mixwell.utils.errors import MixwellError
 
@@ -41,7 +43,13 @@ class Inspection:
         blocks = points.found.get("block", ())
         stacks = [name for name in ("encoder", "decoder") if any(each.stack == name for each in blocks)]
         built = "encoder and decoder" if len(stacks) > 1 else "causal" if any(each.causal for each in blocks) else ""
-        parts = [TASKS[points.task], f"from {points.modality}s", f"{points.depth} blocks", built, points.layout]
+        parts = [
+            TASKS[points.task],
+            f"from {points.modality}{'' if points.modality == 'features' else 's'}",
+            f"{points.depth} blocks",
+            built,
+            points.layout,
+        ]
         return f"{self.model}: {', '.join(part for part in parts if part)}"
 
     def rows(self) -> list[tuple[str, str, str]]:
@@ -84,14 +92,30 @@ class Inspection:
         return "\n".join(lines)
 
 
-def inspect(model: nn.Module) -> Inspection:
+def inspect(
+    model: nn.Module,
+    *,
+    example: Any = None,
+    mask: str | None = None,
+    batch_dim: int | None = None,
+    where: Mapping[str, str] | None = None,
+) -> Inspection:
     """Find the points of a model and the methods that fit, without changing it.
 
     Args:
-        model: a transformers model, not attached and not compiled.
+        model: a transformers model, or any torch module with an example; not attached and not compiled.
+        example: as for `attach`, like the rest.
+        mask: the name of the mask.
+        batch_dim: the batch axis of the input.
+        where: names of modules, by kind of point.
     """
     check_attachable(model)
-    points = find_points(model)
+    example = example_of(model) if example is None else example
+    how = {} if example is None else {"mask": mask, "batch_dim": batch_dim, "named": where or {}}
+    return _inspection(model, find_points(model, example, **how))
+
+
+def _inspection(model: nn.Module, points: Points) -> Inspection:
     fits: dict[str, str] = {}
     options: dict[str, dict[str, Any]] = {}
     for name, method in load_all().items():

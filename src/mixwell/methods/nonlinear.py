@@ -18,7 +18,6 @@ from torch import Tensor
 from mixwell.core.blend import lerp, partner
 from mixwell.core.draw import Plan, sample_beta
 from mixwell.core.label_policy import LearnsLabels
-from mixwell.core.loss import Criterion
 from mixwell.core.method import option
 from mixwell.core.points import Point, Points
 from mixwell.core.step import Step
@@ -94,14 +93,11 @@ class NonlinearMixup(LearnsLabels):
         """Return G x + (1 - G) x[perm]."""
         return lerp(partner(x, plan, step.mixer.sites[site].causal), x, plan.extra["gate"].to(x.device))
 
-    def loss(
-        self, criterion: Criterion, logits: Tensor, labels: Tensor, plan: Plan, step: Step, items: Tensor | int | None
-    ) -> Tensor:
+    def weight_of_labels(self, plan: Plan) -> Tensor:
         """Weigh the labels by the mean of the gate, or by the learned policy."""
-        if self.label_policy == "learned":
-            gate = plan.extra["gate"]
-            importance = torch.softmax(self.policy.learn(gate, self.policy_lr), 0)
-            # Rows without a partner have a gate of ones: their weight is one whatever was learned.
-            learned = 1 - ((1 - gate) * importance).sum(1)
-            plan = dataclasses.replace(plan, label_weight=learned)
-        return super().loss(criterion, logits, labels, plan, step, items)
+        if self.label_policy != "learned":
+            return plan.label_weight
+        gate = plan.extra["gate"]
+        importance = torch.softmax(self.policy.learn(gate, self.policy_lr), 0)
+        # Rows without a partner have a gate of ones: their weight is one whatever was learned.
+        return 1 - ((1 - gate) * importance).sum(1)
