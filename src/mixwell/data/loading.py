@@ -1,6 +1,7 @@
 """`load`: from a file, folder, saved data set or hub id to `TextData`.
 
-Sources: a CSV, TSV or JSON-lines file (each also `.gz`), a Parquet file; a folder with such files named train,
+Sources: a CSV, TSV or JSON-lines file (each also `.gz`), a Parquet or Excel file; rows in memory (a pandas or Polars
+frame, an Arrow table, a data set of the datasets library); a folder with such files named train,
 validation (or dev, val, valid) and test; a folder written by `datasets.save_to_disk`; a hub id `owner/name` or
 `owner/name:config`.
 
@@ -37,7 +38,7 @@ RARE = ("error", "drop", "merge")
 
 
 def load(
-    source: str | os.PathLike[str],
+    source: Any,
     *,
     text: str | None = None,
     text_pair: str | None = None,

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass, field
 from typing import Any
 
-from mixwell.data.readers import open_rows
+from mixwell.data.opening import open_rows
 from mixwell.data.sources import Source
 from mixwell.data.splits import (
     TEST_FRACTION,
