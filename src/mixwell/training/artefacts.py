@@ -11,6 +11,7 @@ import numpy as np
 from mixwell.data import texts_of
 from mixwell.metrics.scores import sigmoid, softmax
 from mixwell.metrics.tasks import MULTI, REGRESSION
+from mixwell.training import abstain
 from mixwell.training.card import card
 from mixwell.training.evaluate import evaluate, headline
 from mixwell.training.heads import scale_logits
@@ -121,6 +122,7 @@ def write_results(
         "baselines": outcome.baselines,
         "sentences": outcome.sentences,
         "warnings": outcome.warnings,
+        "abstain": abstain.describe(outcome.held, outcome.temperature, ready.settings.abstain),
     }
     for name, found in outputs.items():
         metrics[name] = evaluate(found, labels[name], task, outcome.temperature, data.labels)
@@ -170,6 +172,8 @@ def write_model(target: Path, record: dict[str, Any], ready: Ready, metrics: dic
         "temperature": temperature,
         "temperature_in_weights": inside,
         "max_length": ready.length,
+        "threshold": (metrics["abstain"] or {}).get("threshold"),
+        "abstain": metrics["abstain"],
         "method": metrics["method"],
         "versions": record["versions"],
     }

@@ -137,6 +137,9 @@ class TrainSettings:
     group_by_length: bool = setting(
         False, "Batches of similar length: faster, but changes which rows meet.", TRAINING, "--group-by-length"
     )
+    abstain: float = setting(
+        0.95, "Share of right answers that the model folder's threshold is chosen for, on held-out rows.", RUN
+    )
     label_smoothing: float = setting(0.0, "Share of each label that is spread over all classes.", TRAINING)
     save_steps: int | None = setting(None, "A checkpoint every so many steps too.", RUN)
     keep_checkpoints: bool = setting(False, "Keep checkpoints when the run is finished.", RUN, "--keep-checkpoints")
@@ -167,6 +170,8 @@ class TrainSettings:
             raise OptionError(f"weight_decay must be at least 0 and below 1, got {self.weight_decay}")
         if not 0 <= self.warmup < 1:
             raise OptionError(f"warmup must be a share of the steps, at least 0 and below 1, got {self.warmup}")
+        if isinstance(self.abstain, bool) or not 0 < self.abstain <= 1:
+            raise OptionError(f"abstain must be a share of right answers above 0 and at most 1, got {self.abstain}")
         if self.class_weights not in ("none", "balanced"):
             raise OptionError(f"class_weights must be none or balanced, got {self.class_weights!r}")
         for name, why in (("total_steps", "training knows it"), ("loss_fn", "only the Python call attach takes it")):
