@@ -12,13 +12,14 @@ from mixwell._registration import register as _register
 from mixwell._version import __version__
 
 if TYPE_CHECKING:
-    from mixwell import methods
+    from mixwell import compare, methods
     from mixwell.api import resume, train
     from mixwell.core.draw import Plan
     from mixwell.core.method import Method
     from mixwell.core.mixer import Mixer
     from mixwell.methods.attach import attach
     from mixwell.methods.inspection import Inspection, inspect
+    from mixwell.training.estimator import TextClassifier
     from mixwell.training.predict import Classifier
     from mixwell.training.settings import TrainSettings
 
@@ -28,9 +29,11 @@ __all__ = [
     "Method",
     "Mixer",
     "Plan",
+    "TextClassifier",
     "TrainSettings",
     "__version__",
     "attach",
+    "compare",
     "inspect",
     "methods",
     "resume",
@@ -42,6 +45,7 @@ _register()
 # Public names and where they live: torch and transformers are imported when one is first used.
 _HOMES = {
     "Classifier": "mixwell.training.predict",
+    "TextClassifier": "mixwell.training.estimator",
     "attach": "mixwell.methods.attach",
     "train": "mixwell.api",
     "resume": "mixwell.api",
@@ -59,8 +63,8 @@ def __getattr__(name: str) -> Any:
 
     if name in _HOMES:
         return getattr(importlib.import_module(_HOMES[name]), name)
-    if name == "methods":  # a package that can be called
-        return importlib.import_module("mixwell.methods")
+    if name in ("methods", "compare"):  # packages that can be called
+        return importlib.import_module(f"mixwell.{name}")
     raise AttributeError(f"module 'mixwell' has no attribute {name!r}")
 
 

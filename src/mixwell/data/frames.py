@@ -36,12 +36,25 @@ def frame_rows(source: Any) -> Rows | None:
     Raises:
         DataError: a column holds what Arrow has no type for.
     """
+    if isinstance(source, dict):  # columns by name, as a data set of the datasets library gives them for some rows
+        return TableRows(_from_columns(source), "columns")
     package = type(source).__module__.partition(".")[0]
     if package == "datasets" and hasattr(source, "features") and isinstance(source.column_names, list):
         return DatasetRows(source, "data set")
     if f"{package}.{type(source).__name__}" not in FRAMES:
         return None
     return TableRows(as_table(source, package), f"{package} {'table' if package == 'pyarrow' else 'frame'}")
+
+
+def _from_columns(columns: dict[str, Any]) -> Any:
+    import pyarrow as pa
+
+    try:
+        return pa.table({str(name): list(values) for name, values in columns.items()})
+    except (pa.ArrowException, TypeError) as error:
+        raise DataError(
+            f"columns: {' '.join(str(error).split())}; give lists of one length, of one type each"
+        ) from error
 
 
 def as_table(frame: Any, package: str) -> Any:

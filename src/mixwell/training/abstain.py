@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mixwell.metrics.scores import sigmoid, softmax
-from mixwell.metrics.selective import Point, choose_point, confidences, crossed, frontier
 from mixwell.metrics.tasks import MULTI, REGRESSION
+from mixwell.metrics.thresholds import Point, choose_point, confidences, crossed, frontier
 from mixwell.training.evaluate import MEASURED
 from mixwell.utils.errors import OptionError
 

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from mixwell.data import iter_rows
 from mixwell.metrics.scores import sigmoid, softmax
-from mixwell.metrics.selective import Point, confidences, energy
 from mixwell.metrics.tasks import MULTI, SINGLE
+from mixwell.metrics.thresholds import Point, confidences, energy
 from mixwell.training.abstain import threshold_for
 from mixwell.training.models import check_folder, load_errors, lost_weights
 from mixwell.training.trainer_errors import quiet_libraries

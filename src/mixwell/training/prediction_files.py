@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-from mixwell.metrics.selective import auroc
+from mixwell.metrics.thresholds import auroc
 from mixwell.utils.errors import DataError, OptionError
 from mixwell.utils.files import atomic_path, home
 
