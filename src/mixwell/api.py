@@ -192,8 +192,8 @@ def _kept(data: Any, folder: Path, *, new: bool) -> Iterator[Path]:
         rows = frame_rows(data)
         if rows is None:
             raise OptionError(
-                f"data of type {type(data).__name__} cannot be read; give a path, a pandas or Polars frame, an Arrow table or "
-                f"a data set of the datasets library"
+                f"data of type {type(data).__name__} cannot be read; give a path, a pandas or Polars frame, an Arrow "
+                f"table or a data set (one with several splits: save it with save_to_disk and give the folder)"
             )
         _write(rows, folder / DATA_FILE)
         yield folder / DATA_FILE
@@ -208,11 +208,15 @@ def _write(rows: Any, path: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    def named(column: str, value: Any) -> Any:
+        """Class numbers of the datasets library as names; it marks rows without a label by -1."""
+        if column not in rows.class_names or not isinstance(value, int):
+            return value
+        return rows.class_names[column][value] if value >= 0 else None
+
+    records = [
+        {column: named(column, value) for column, value in record.items()}
+        for batch in rows.batches(10_000) for record in batch
+    ]  # fmt: skip
     with atomic_path(path) as temporary:
-        names = rows.class_names
-        records = [
-            {name: names[name][value] if name in names and isinstance(value, int) and value >= 0 else value
-             for name, value in record.items()}
-            for batch in rows.batches(10_000) for record in batch
-        ]  # fmt: skip
         pq.write_table(pa.Table.from_pylist(records), str(temporary))

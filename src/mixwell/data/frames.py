@@ -37,7 +37,8 @@ def frame_rows(source: Any) -> Rows | None:
         DataError: a column holds what Arrow has no type for.
     """
     if isinstance(source, dict):  # columns by name, as a data set of the datasets library gives them for some rows
-        return TableRows(_from_columns(source), "columns")
+        split = any(hasattr(part, "column_names") for part in source.values())
+        return None if split else TableRows(_from_columns(source), "columns")
     package = type(source).__module__.partition(".")[0]
     if package == "datasets" and hasattr(source, "features") and isinstance(source.column_names, list):
         return DatasetRows(source, "data set")

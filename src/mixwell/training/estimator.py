@@ -41,8 +41,8 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     Texts may be a list, a NumPy array, a column of pandas, Polars or the datasets library, or a whole frame or data
     set, whose text columns `text` names. Labels may be texts, whole numbers or booleans, an indicator matrix (N, C) for
-    several labels per text, or the name of a column of the frame. Nothing is written but in a temporary folder, which is
-    removed again, unless `output` names a run folder.
+    several labels per text, or the name of a column of the frame. Nothing is written but in a temporary folder, which
+    is removed again, unless `output` names a run folder.
 
     Args:
         model: `minilm`, a folder or a hub id.
