@@ -83,7 +83,11 @@ def export_onnx(
         plain = work / file.name
         _write(classifier, plain)
         record = {**classifier.record, "format": ONNX_FORMAT, "temperature_in_weights": True}
-        record["onnx"] = {"file": file.name, "inputs": _names(classifier), "outputs": ["logits", "probabilities"]}
+        tokenizer = classifier.tokenizer
+        record["onnx"] = {
+            "file": file.name, "inputs": _names(classifier), "outputs": ["logits", "probabilities"],
+            "padding": {"id": tokenizer.pad_token_id, "token": tokenizer.pad_token, "side": tokenizer.padding_side},
+        }  # fmt: skip
         exported = OnnxClassifier(open_session(plain), classifier.tokenizer, record)
         difference = _compare(classifier, exported)
         changed = None
