@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +97,7 @@ def make_callbacks(
     save_steps: int | None,
     stop: StopSignal,
     stop_after: int | None = None,
+    stop_when: Callable[[], bool] | None = None,
 ) -> list[Any]:
     """The callbacks of a training run, made in a function because their base class loads all of Trainer.
 
@@ -109,15 +110,22 @@ def make_callbacks(
         save_steps: also save every so many steps.
         stop: asked at each step's end.
         stop_after: end after so many epochs.
+        stop_when: is asked after each evaluation whether to end.
     """
-    made = [epoch_seeds(seed), watch_training(reporter, metric_names, timing, stop_after)]
+    made = [epoch_seeds(seed), watch_training(reporter, metric_names, timing, stop_after, stop_when)]
     if checkpoints is not None:
         made.insert(1, complete_checkpoints(checkpoints, save_steps, stop))
     return made
 
 
-def watch_training(reporter: Reporter, metric_names: set[str], timing: dict[str, float], stop_after: int | None) -> Any:
-    """A callback that reports progress, measures steps, ends after `stop_after` epochs, and stops at a bad loss."""
+def watch_training(
+    reporter: Reporter,
+    metric_names: set[str],
+    timing: dict[str, float],
+    stop_after: int | None,
+    stop_when: Callable[[], bool] | None,
+) -> Any:
+    """A callback that reports progress, measures steps, ends where it is told to, and stops at a bad loss."""
     from transformers import TrainerCallback
 
     class WatchTraining(TrainerCallback):
@@ -159,8 +167,11 @@ def watch_training(reporter: Reporter, metric_names: set[str], timing: dict[str,
 
         def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             self.report(state)
+            if stop_when is not None and stop_when():
+                control.should_training_stop = True
 
-        on_train_end = on_evaluate
+        def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            self.report(state)
 
         def report(self, state: Any) -> None:
             rows = history(state.log_history, metric_names)

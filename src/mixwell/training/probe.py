@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from mixwell.metrics.scores import row_nll
 from mixwell.metrics.tasks import MULTI, REGRESSION, SINGLE
-from mixwell.metrics.temperature import fit_temperature
+from mixwell.training.held_out import HeldOut
 from mixwell.training.modeling_pooled import pool
 from mixwell.training.predict import outputs
 
@@ -54,7 +54,8 @@ class Probe:
 def fit_probe(x: Any, y: Any, task: str, classes: int, folds: Any = None, strength: float | None = None) -> Probe:
     """Fit a probe; the strength of its penalty is the one with the lowest loss on held-out folds.
 
-    For classes the loss is the NLL after a temperature, so that a strong penalty is not preferred for its caution.
+    For classes the loss is the NLL after the temperature that those folds would apply (`HeldOut.applied_loss`): where
+    rows are too few for a temperature, a strong penalty has to do its work.
 
     Args:
         x: (N, H) features.
@@ -69,7 +70,9 @@ def fit_probe(x: Any, y: Any, task: str, classes: int, folds: Any = None, streng
     if folds is not None:
         tried = STRENGTHS if strength is None else (strength,)
         held = _held_out(x, y, task, classes, np.asarray(folds), tried)
-        strength = min(held, key=lambda each: _loss(held[each], y, task, np.asarray(folds)))
+        strength = best_strength(
+            {s: HeldOut("out_of_fold", outputs, y, task, np.asarray(folds)) for s, outputs in held.items()}
+        )
     if strength is None:
         raise ValueError("fit_probe needs folds or a strength")
     path = [each for each in STRENGTHS if each < strength] + [strength]
@@ -82,33 +85,25 @@ def fit_probe(x: Any, y: Any, task: str, classes: int, folds: Any = None, streng
 
 def _held_out(x: Any, y: Any, task: str, classes: int, folds: Any, strengths: Sequence[float]) -> dict[float, Floats]:
     """For each strength the outputs (N, C) for rows that the fit did not see."""
-    made = {each: np.zeros((len(x), classes)) for each in strengths}
+    held = {strength: np.zeros((len(x), classes)) for strength in strengths}
     for fold in np.unique(folds):
         out = folds == fold
-        for strength, (weight, bias) in zip(strengths, _fits(x[~out], y[~out], task, classes, strengths)):
-            made[strength][out] = x[out] @ weight.T + bias
-    return made
+        for strength, values in outputs_by_strength(x[~out], y[~out], x[out], task, classes, strengths).items():
+            held[strength][out] = values
+    return held
 
 
-def _loss(outputs: Floats, y: Any, task: str, folds: Any) -> float:
-    if task == REGRESSION:
-        return float(((outputs[:, 0] - y) ** 2).mean())
-    known = seen_elsewhere(y, folds, task)
-    t = fit_temperature(outputs[known], y[known], task)
-    return float(row_nll(outputs[known] / t, y[known], task).mean())
+def outputs_by_strength(
+    x: Any, y: Any, others: Any, task: str, classes: int, strengths: Sequence[float] = STRENGTHS
+) -> dict[float, Floats]:
+    """For each strength the outputs (M, C) for other rows (M, H) of a probe that was fitted on x (N, H) and y."""
+    fits = _fits(x, y, task, classes, strengths)
+    return {strength: others @ weight.T + bias for strength, (weight, bias) in zip(strengths, fits)}
 
 
-def seen_elsewhere(y: Any, folds: Any, task: str) -> Any:
-    """Which rows have a class that other folds have too: (N,) bool.
-
-    A model that never saw a class can say nothing about it, and what it says must not decide a temperature.
-    """
-    known = np.ones(len(y), dtype=bool)
-    if task == SINGLE:
-        for fold in np.unique(folds):
-            out = folds == fold
-            known[out] = np.isin(y[out], y[~out])
-    return known if known.any() else np.ones(len(y), dtype=bool)
+def best_strength(held: dict[float, HeldOut]) -> float:
+    """The strength whose held-out rows have the lowest loss."""
+    return min(held, key=lambda strength: held[strength].applied_loss())
 
 
 def _fits(x: Any, y: Any, task: str, classes: int, strengths: Sequence[float]) -> Iterator[tuple[Floats, Floats]]:
@@ -197,7 +192,7 @@ def humble_scale(probe: Probe, x: Any, y: Any, task: str, folds: Any) -> float:
     """
     if task == REGRESSION or probe.held_out is None:
         return 1.0
-    goal = _loss(probe.held_out, np.asarray(y), task, np.asarray(folds))
+    goal = HeldOut("out_of_fold", probe.held_out, np.asarray(y), task, np.asarray(folds)).best_loss()
     logits = probe.outputs(x)
     low, high = 0.0, 1.0
     if float(row_nll(logits, y, task).mean()) >= goal:

@@ -130,7 +130,9 @@ class TrainSettings:
     weight_decay: float = setting(0.01, "Weight decay of AdamW.", TRAINING)
     scheduler: str = setting("cosine", "How the learning rate falls: Trainer's name for it.", TRAINING)
     max_length: int = setting(256, "The most tokens per row.", MODEL)
-    patience: int = setting(5, "Epochs without a better validation metric before stopping; 0: never.", TRAINING)
+    patience: int = setting(
+        5, "Epochs without a better validation metric before stopping, at most 3 with folds; 0: never.", TRAINING
+    )
     best_metric: str = setting("loss", "Validation metric that chooses the epoch.", TRAINING)
     seed: int = setting(0, "Of head, order, dropout and mixing.", TRAINING)
     class_weights: str = setting("none", "none, or balanced by class frequency.", TRAINING)
