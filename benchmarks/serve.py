@@ -1,6 +1,6 @@
 """Does the server of docs/export.md stand up to eight clients at once?
 
-    python benchmarks/serve.py                         # 1,000 requests from 8 clients, with the MiniLM probe of the demo data
+    python benchmarks/serve.py                         # 1,000 requests from 8 clients, MiniLM, sample data
     python benchmarks/serve.py --folder served         # a model of yours, exported by `mixwell export`
 
 The server is the code block of the docs, as it stands there, in a process of its own on the loopback. Every answer is

@@ -40,7 +40,7 @@ def frame_rows(source: Any) -> Rows | None:
         split = any(hasattr(part, "column_names") for part in source.values())
         return None if split else TableRows(_from_columns(source), "columns")
     package = type(source).__module__.partition(".")[0]
-    if package == "datasets" and hasattr(source, "features") and isinstance(source.column_names, list):
+    if package == "datasets" and isinstance(getattr(source, "column_names", None), list):
         return DatasetRows(source, "data set")
     if f"{package}.{type(source).__name__}" not in FRAMES:
         return None

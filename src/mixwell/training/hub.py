@@ -19,13 +19,12 @@ def push_folder(
         RunError: the hub cannot be reached, or refuses.
     """
     from huggingface_hub import HfApi
-    from huggingface_hub.errors import HFValidationError
 
     api = HfApi(token=token)
     try:
         address = api.create_repo(repo_id, private=private, exist_ok=True)
         api.upload_folder(repo_id=address.repo_id, folder_path=folder, commit_message=commit_message)
-    except (OSError, HFValidationError) as error:  # the hub's errors are OSErrors
+    except Exception as error:  # of the network, the hub or the name: each layer has its own kinds
         reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
         raise RunError(f"hub repository {repo_id}: {reason}; check the name, the token and the network") from error
     return str(address)

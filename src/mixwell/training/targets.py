@@ -106,14 +106,24 @@ def _array(y: Any) -> NDArray[Any]:
         y = y.toarray()
     if type(y).__module__.startswith("datasets"):
         y = list(y)
-    if isinstance(y, (list, tuple)) and any(isinstance(value, (list, tuple, set)) for value in y):
-        raise OptionError(
-            "y holds lists of labels; make an indicator matrix of them: sklearn.preprocessing.MultiLabelBinarizer"
-        )
+    if isinstance(y, (list, tuple)):
+        _check_list(y)
     values = y.to_numpy() if hasattr(y, "to_numpy") else np.asarray(y)
     if values.dtype == object and values.ndim == 1 and all(isinstance(value, str) for value in values):
         return np.asarray(values, dtype=object)
     return np.asarray(values)
+
+
+def _check_list(y: Any) -> None:
+    """Raise for what NumPy would make something else of."""
+    listed = [value for value in y if isinstance(value, (list, tuple, set))]
+    if any(isinstance(value, set) or not all(isinstance(each, (int, float)) for each in value) for value in listed):
+        raise OptionError(
+            "y holds lists of labels; make an indicator matrix of them: sklearn.preprocessing.MultiLabelBinarizer"
+        )
+    texts = [isinstance(value, str) for value in y if value is not None]
+    if any(texts) and not all(texts):
+        raise OptionError(f"y[{texts.index(not texts[0])}] is of another type than y[0]; use one type of labels")
 
 
 def _indicator(values: NDArray[Any], columns: list[str]) -> Target:
