@@ -64,7 +64,7 @@ class TrainSettings:
 
     data: str
     output: str | None = setting(None, "The run folder. Default: runs/DATA-METHOD.", RUN, "--output", "-o")
-    text: str | None = setting(None, "The text column. Default: found by name.", DATA)
+    text: str | None = setting(None, "The text column, or several as in title,body. Default: found by name.", DATA)
     text_pair: str | None = setting(None, "The column of the second text.", DATA)
     label: str | None = setting(None, "The label column. Default: found by name.", DATA)
     task: str | None = setting(None, "single_label, multi_label or regression. Default: by the labels.", DATA)
