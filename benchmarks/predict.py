@@ -7,8 +7,8 @@
 All four classify the same texts with the same trained model, in one process. Clocks of shared machines are noisy, so
 the texts are cut into chunks and each chunk goes through all of them, in random order; a ratio is pipeline's time over
 the other's, summed over the chunks, with a bootstrap interval over chunks. `mixwell predict` is what the command does:
-rows to records to JSON lines, written nowhere. Pipeline gets a batch size of 32 and all scores. Labels are compared on the
-way. To reach: predict 1, ONNX 1.5, int8 2.
+rows to records to JSON lines, written nowhere. Pipeline gets a batch size of 32 and all scores. Labels are compared on
+the way. To reach: predict 1, ONNX 1.5, int8 2.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from test_heads import pooled_folder
 from test_training import calm, data_file, rows, run, settings, tiny, write_csv  # noqa: F401
 
 import mixwell
-from mixwell.training.export import export_onnx
+from mixwell.training.export import _rows, export_onnx
 from mixwell.training.onnx import OnnxClassifier, open_classifier
 from mixwell.utils.errors import OptionError, RunError
 
@@ -43,12 +43,14 @@ def test_same_outputs_for_any_batch_and_length(run: Path, exported: Path) -> Non
     model = AutoModelForSequenceClassification.from_pretrained(run / "model").eval()
     tokenizer = AutoTokenizer.from_pretrained(exported.parent)
     session = onnxruntime.InferenceSession(exported)
-    assert [each.shape for each in session.get_inputs()] == [["batch", "tokens"]] * 3
+    assert all(each.shape == ["batch", "tokens"] for each in session.get_inputs())
+    assert {"input_ids", "attention_mask"} <= {each.name for each in session.get_inputs()}
     for texts in (TEXTS[:1], ["film"], TEXTS, [*TEXTS[:3], " ".join(TEXTS)]):
         batch = tokenizer(texts, padding=True, truncation=True, max_length=32, return_tensors="pt")
         with torch.no_grad():
             wanted = model(**batch).logits
-        logits, probabilities = session.run(None, {name: value.numpy() for name, value in batch.items()})
+        given = {each.name: batch[each.name].numpy() for each in session.get_inputs()}
+        logits, probabilities = session.run(None, given)
         assert np.abs(logits - wanted.numpy()).max() < 1e-5
         assert np.abs(probabilities - wanted.softmax(-1).numpy()).max() < 1e-5
         about = json.loads((exported.parent / "mixwell.json").read_text())
@@ -95,9 +97,10 @@ def test_int8_is_measured(run: Path, data_file: Path, tmp_path: Path, capsys: An
     assert about["rows"] == len(right) and about["accuracy_int8"] == pytest.approx(np.mean(right))
     assert 0.5 < about["agreement"] <= 1
     assert (tmp_path / "a" / "model.onnx").stat().st_size > 0
-    other = write_csv(tmp_path / "other.csv", rows(40, seed=8))
-    assert main("export", run / "model", "--onnx", tmp_path / "b" / "m.onnx", "--int8", "--data", other) == 0
-    assert "on 40 given rows" in capsys.readouterr().out
+    turned = [(text, {"pos": "a new label"}.get(label, label)) for text, label in rows(40, seed=8)]
+    other = write_csv(tmp_path / "other.csv", turned)  # whose labels have other numbers
+    split, columns, labels = _rows(run / "model", other, mixwell.Classifier.load(run))
+    assert (split, len(columns[0]), set(labels.tolist())) == ("given rows", 40, {-1, 0})
     assert main("export", run / "model", "--onnx", tmp_path / "c" / "m.onnx", "--int8") == 2
     assert "--data" in capsys.readouterr().err
     assert not (tmp_path / "c").exists()
@@ -127,7 +130,9 @@ def test_other_tasks(kind: str, tmp_path: Path) -> None:
         assert np.allclose(found.logits, wanted.logits, atol=1e-5, rtol=1e-5)
 
 
-def test_what_cannot_be_exported(run: Path, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_exported(
+    run: Path, exported: Path, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert main("export", run, "--onnx", tmp_path / "model.bin") == 2
     assert ".onnx" in capsys.readouterr().err
     assert main("export", tmp_path / "none", "--onnx", tmp_path / "model.onnx") == 2
@@ -135,6 +140,7 @@ def test_what_cannot_be_exported(run: Path, tmp_path: Path, capsys: Any, monkeyp
     assert "another folder" in capsys.readouterr().err
     assert not (run / "model" / "model.onnx").exists()
     monkeypatch.setattr("mixwell.training.export.TOLERANCE", 0.0)
+    monkeypatch.setattr("mixwell.training.export._write", lambda classifier, file: shutil.copy(exported, file))
     with pytest.raises(RunError, match="differs from PyTorch"):
         export_onnx(run, tmp_path / "out" / "model.onnx")
     assert not list((tmp_path / "out").iterdir())
