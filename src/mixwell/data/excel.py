@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from mixwell.data.encoding import check_file, one_line
-from mixwell.data.readers import Record, Rows, check_unique
+from mixwell.data.readers import Record, Rows, check_unique, in_batches
 from mixwell.utils.errors import DataError
 
 
@@ -48,8 +48,7 @@ class ExcelRows(Rows):
         with self._sheet() as (sheet, _):
             values = itertools.islice(sheet.iter_rows(values_only=True), 1, None)
             records = (self._record(row) for row in values if any(cell is not None for cell in row))
-            while batch := list(itertools.islice(records, size)):
-                yield batch
+            yield from in_batches(records, size)
 
     def _record(self, row: tuple[Any, ...]) -> Record:
         return {name: cell.isoformat() if hasattr(cell, "isoformat") else cell for name, cell in zip(self.columns, row)}

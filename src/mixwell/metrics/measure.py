@@ -2,27 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from mixwell.metrics import scores
 from mixwell.metrics.calibration import adaptive_ece_of, confidence_and_correctness, ece_of
-from mixwell.metrics.scores import (
-    Floats,
-    accuracy,
-    brier,
-    check_arrays,
-    f1_from_counts,
-    macro_f1,
-    mcc,
-    nll,
-    row_brier,
-    row_nll,
-    sigmoid,
-    softmax,
-)
+from mixwell.metrics.scores import Floats, check_arrays, f1_from_counts, row_brier, row_nll, sigmoid, softmax
 from mixwell.metrics.tasks import MULTI, REGRESSION, SINGLE
 from mixwell.utils.errors import OptionError
 
@@ -44,19 +31,18 @@ def _single(z: Floats, y: NDArray[Any], t: float) -> dict[str, float]:
     p = softmax(z / t)
     conf, right = confidence_and_correctness(p, z, y)
     return {
-        "accuracy": accuracy(z, y),
-        "macro_f1": macro_f1(z, y),
-        "mcc": mcc(z, y),
-        "nll": nll(z / t, y),
-        "brier": brier(p, y),
+        "accuracy": scores.accuracy(z, y),
+        "macro_f1": scores.macro_f1(z, y),
+        "mcc": scores.mcc(z, y),
+        "nll": scores.nll(z / t, y),
+        "brier": scores.brier(p, y),
         "ece": ece_of(conf, right),
         "adaptive_ece": adaptive_ece_of(conf, right),
     }
 
 
 def _multi(z: Floats, y: NDArray[Any], t: float) -> dict[str, float]:
-    yes = z > 0
-    tp, predicted, support = (yes & (y == 1)).sum(axis=0), yes.sum(axis=0), y.sum(axis=0)
+    tp, predicted, support = scores.counts(z, y, MULTI)
     per_label = f1_from_counts(tp, predicted, support)
     p = sigmoid(z / t)
     conf, right = confidence_and_correctness(p, z, y, MULTI)
@@ -77,13 +63,6 @@ def _regression(z: Floats, y: NDArray[Any], t: float) -> dict[str, float]:
         "pearson": _correlation(z, y),
         "spearman": _correlation(np.apply_along_axis(ranks, 0, z), np.apply_along_axis(ranks, 0, y)),
     }
-
-
-_BY_TASK: dict[str, Callable[[Floats, NDArray[Any], float], dict[str, float]]] = {
-    SINGLE: _single,
-    MULTI: _multi,
-    REGRESSION: _regression,
-}
 
 
 def measure(
@@ -109,4 +88,4 @@ def measure(
             raise OptionError("task 'regression' has no temperature: leave it out")
         if not (np.isfinite(temperature) and temperature > 0):
             raise OptionError(f"temperature must be a number above 0, got {temperature}")
-    return _BY_TASK[task](z, y, temperature or 1.0)
+    return {SINGLE: _single, MULTI: _multi, REGRESSION: _regression}[task](z, y, temperature or 1.0)

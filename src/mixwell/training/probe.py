@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from sklearn.linear_model import LogisticRegression, Ridge
 
 from mixwell.metrics.scores import row_nll
 from mixwell.metrics.tasks import MULTI, REGRESSION, SINGLE
@@ -77,10 +79,10 @@ def fit_probe(x: Any, y: Any, task: str, classes: int, folds: Any = None, streng
         raise ValueError("fit_probe needs folds or a strength")
     path = [each for each in STRENGTHS if each < strength] + [strength]
     *_, (weight, bias) = _fits(x, y, task, classes, path[-2:])
-    made = Probe(weight, bias, strength, held.get(strength))
+    fitted = Probe(weight, bias, strength, held.get(strength))
     if folds is not None:
-        made.start_scale = humble_scale(made, x, y, task, folds)
-    return made
+        fitted.start_scale = humble_scale(fitted, x, y, task, folds)
+    return fitted
 
 
 def _held_out(x: Any, y: Any, task: str, classes: int, folds: Any, strengths: Sequence[float]) -> dict[float, Floats]:
@@ -108,8 +110,6 @@ def best_strength(held: dict[float, HeldOut]) -> float:
 
 def _fits(x: Any, y: Any, task: str, classes: int, strengths: Sequence[float]) -> Iterator[tuple[Floats, Floats]]:
     """Weight (C, H) and bias (C,) for each strength, ascending, with a row for classes that these rows lack too."""
-    from sklearn.linear_model import LogisticRegression, Ridge
-
     # The mean is taken off, so that the penalty acts on what differs between texts; it goes into the bias.
     centre = x.mean(axis=0)
     z = x - centre
@@ -136,8 +136,6 @@ def _fits(x: Any, y: Any, task: str, classes: int, strengths: Sequence[float]) -
 
 def _one_label(z: Any, yes: Any, strength: float) -> tuple[Floats, float]:
     """Weight (H,) and bias of one label of several."""
-    from sklearn.linear_model import LogisticRegression
-
     if yes.all() or not yes.any():
         share = (yes.sum() + 0.5) / (len(yes) + 1)
         return np.zeros(z.shape[1]), float(np.log(share / (1 - share)))
@@ -157,14 +155,14 @@ def features(model: Any, tokenizer: Any, rows: Any, batch_size: int = 64) -> NDA
 
     For a classifier with the head of its architecture they are the mean over the tokens of its encoder.
     """
-    if hasattr(model, "features"):
-        return outputs(model, tokenizer, rows, lambda batch: model.features(**batch)[0], batch_size=batch_size)
-    body = model.get_encoder() if model.config.is_encoder_decoder else model.base_model
 
-    def averaged(batch: Any) -> Any:
+    def pooled(batch: Any) -> Any:
+        if hasattr(model, "features"):
+            return model.features(**batch)[0]
+        body = model.get_encoder() if model.config.is_encoder_decoder else model.base_model
         return pool(body(**batch, return_dict=True)[0], batch.get("attention_mask"), "mean")
 
-    return outputs(model, tokenizer, rows, averaged, batch_size=batch_size)
+    return outputs(model, tokenizer, rows, pooled, batch_size=batch_size)
 
 
 def guess_rate(y: Any, task: str) -> float | None:
@@ -176,8 +174,6 @@ def guess_rate(y: Any, task: str) -> float | None:
 
 def put_into(layer: Any, probe: Probe, scale: float = 1.0) -> None:
     """Make a linear layer (C, H) the probe, with its outputs times a scale."""
-    import torch
-
     with torch.no_grad():
         layer.weight.copy_(torch.as_tensor(scale * probe.weight))
         layer.bias.copy_(torch.as_tensor(scale * probe.bias))
