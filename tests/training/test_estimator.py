@@ -183,6 +183,8 @@ def test_frames_with_their_labels(encoder: str) -> None:
     joined = new(encoder).fit([f"{a}\n{b}" for a, b in zip(titles, TEXTS)], LABELS)
     for each in probabilities:
         assert np.allclose(each, joined.predict_proba([f"{a}\n{b}" for a, b in zip(titles, TEXTS)]), atol=1e-6)
+    made = new(encoder, text="body").fit(frame.to_dict("records"), LABELS)
+    assert np.allclose(made.predict_proba(frame.to_dict("records")), made.predict_proba(TEXTS), atol=1e-6)
     pairs = new(encoder, text="title", text_pair="body").fit(frame, "kind")
     assert pairs.classifier_.pairs and pairs.predict(frame).shape == (60,)
     with pytest.raises(DataError, match="no column 'sort'"):

@@ -269,7 +269,9 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if isinstance(X, np.ndarray) and X.ndim == 2 and X.shape[1] == 1:
             X = X[:, 0]
         text = self.text if self.text is None or isinstance(self.text, str) else ",".join(self.text)
-        named = text if hasattr(X, "columns") or hasattr(X, "column_names") or isinstance(X, dict) else None
+        records = isinstance(X, (list, tuple)) and len(X) > 0 and isinstance(X[0], dict)
+        framed = records or isinstance(X, dict) or hasattr(X, "columns") or hasattr(X, "column_names")
+        named = text if framed else None  # plain texts have no columns
         pair = self.text_pair
         rows = [row for batch in iter_rows(X, text=named, text_pair=pair, pairs=pair is not None) for row in batch]
         return [row["text"] for row in rows], None if pair is None else [row["text_pair"] for row in rows]
