@@ -36,7 +36,7 @@ SHARED = (
 )  # fmt: skip
 
 
-class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+class TextClassifier(ClassifierMixin, BaseEstimator):
     """A text classifier on a Transformer, trained as `mixwell train` does, with scikit-learn's interface.
 
     Texts may be a list, a NumPy array, a column of pandas, Polars or the datasets library, or a whole frame or data
@@ -101,37 +101,15 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         random_state: Any = 0,
         verbose: bool = False,
     ) -> None:
-        self.model = model
-        self.method = method
-        self.method_options = method_options
-        self.text = text
-        self.text_pair = text_pair
-        self.epochs = epochs
-        self.batch_size = batch_size
-        self.eval_batch_size = eval_batch_size
-        self.learning_rate = learning_rate
-        self.head_rate = head_rate
-        self.start = start
-        self.freeze_words = freeze_words
-        self.pair_loss = pair_loss
-        self.warmup = warmup
-        self.weight_decay = weight_decay
-        self.scheduler = scheduler
-        self.max_length = max_length
-        self.pooling = pooling
-        self.class_weights = class_weights
-        self.label_smoothing = label_smoothing
-        self.validation = validation
-        self.folds = folds
-        self.patience = patience
-        self.best_metric = best_metric
-        self.abstain = abstain
-        self.trust_remote_code = trust_remote_code
-        self.arguments = arguments
-        self.device = device
-        self.output = output
-        self.random_state = random_state
-        self.verbose = verbose
+        self.model, self.method, self.method_options, self.text = model, method, method_options, text
+        self.text_pair, self.epochs, self.batch_size = text_pair, epochs, batch_size
+        self.eval_batch_size, self.learning_rate, self.head_rate = eval_batch_size, learning_rate, head_rate
+        self.start, self.freeze_words, self.pair_loss, self.warmup = start, freeze_words, pair_loss, warmup
+        self.weight_decay, self.scheduler, self.max_length = weight_decay, scheduler, max_length
+        self.pooling, self.class_weights, self.label_smoothing = pooling, class_weights, label_smoothing
+        self.validation, self.folds, self.patience, self.best_metric = validation, folds, patience, best_metric
+        self.abstain, self.trust_remote_code, self.arguments = abstain, trust_remote_code, arguments
+        self.device, self.output, self.random_state, self.verbose = device, output, random_state, verbose
 
     def fit(self, X: Any, y: Any = None) -> TextClassifier:
         """Train on texts and their labels.

@@ -241,8 +241,10 @@ def _rows(run: Any, data: Any, classifier: Classifier) -> tuple[str, list[Any], 
             raise OptionError(f"--int8 is measured on labelled rows; name a file with --data ({error})") from error
         split = next(name for name in ("test", "validation", "train") if found.splits[name].num_rows)
     else:
-        known = {name: classifier.columns.get(name) for name in ("text", "text_pair", "label")}
-        found = texts.load(data, **known, task=classifier.task, validation="none", test="none")
+        text, pair, label = (classifier.columns.get(name) for name in ("text", "text_pair", "label"))
+        found = texts.load(
+            data, text=text, text_pair=pair, label=label, task=classifier.task, validation="none", test="none"
+        )
         split = "train"
     table = found.splits[split]
     if table.num_rows > MOST_ROWS:
@@ -268,20 +270,17 @@ def _renumbered(labels: Any, names: tuple[str, ...], classifier: Classifier) -> 
 def _measure(classifier: Classifier, small: OnnxClassifier, split: str, columns: list[Any], labels: Any) -> Any:
     """What 8-bit weights changed on some rows."""
     both = [each.predict(*columns) for each in (classifier, small)]
-    decided = [
-        found.logits > 0 if classifier.task == MULTI else found.logits.argmax(axis=1)  # type: ignore[union-attr,operator]
-        for found in both
-    ]
-    right = [each == labels for each in decided]
-    same = decided[0] == decided[1]
+    logits, chances = (np.array([getattr(found, name) for found in both]) for name in ("logits", "probabilities"))
+    # (2, N): the class of each row, or whether each label was given (2, N, C).
+    decided = logits > 0 if classifier.task == MULTI else logits.argmax(axis=2)
+    right, same = decided == labels, decided[0] == decided[1]
     if classifier.task == MULTI:
-        right, same = [each.all(axis=1) for each in right], same.all(axis=1)
-    change = np.abs(both[0].probabilities - both[1].probabilities)  # type: ignore[operator]
+        right, same = right.all(axis=2), same.all(axis=1)
     return {
         "split": split,
         "rows": len(labels),
         "accuracy": float(right[0].mean()),
         "accuracy_int8": float(right[1].mean()),
         "agreement": float(same.mean()),
-        "probability_change": float(change.mean()),
+        "probability_change": float(np.abs(chances[0] - chances[1]).mean()),
     }

@@ -63,8 +63,8 @@ def label_column(X: Any, y: Any, estimator: str) -> Any:
         raise OptionError(f"{estimator} requires y to be passed, but the target y is None")
     if not isinstance(y, str):
         return y
-    columns = getattr(X, "column_names", None) or getattr(X, "columns", ())
-    if y not in list(columns):
+    columns = list(getattr(X, "column_names", None) or getattr(X, "columns", ()))
+    if y not in columns:
         raise DataError(f"no column {y!r} for the labels; its columns are {', '.join(map(str, columns)) or 'none'}")
     return X[y]
 
