@@ -65,11 +65,8 @@ class Worded(TextClassifier):
         return tags
 
 
-# Documented in docs/estimator.md, with the reasons.
-EXCEPTIONS = {
-    "check_methods_subset_invariance": "rows padded together differ in the last digits",
-    "check_methods_sample_order_invariance": "rows padded together differ in the last digits",
-}
+# What scikit-learn skips by itself, as docs/estimator.md says.
+SKIPPED = {"check_array_api_input"}
 
 
 def test_scikit_learns_checks(encoder: str) -> None:
@@ -77,14 +74,12 @@ def test_scikit_learns_checks(encoder: str) -> None:
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        results = check_estimator(
-            Worded(encoder, "probe", validation="none"), on_fail=None, on_skip=None, expected_failed_checks=EXCEPTIONS
-        )
+        results = check_estimator(Worded(encoder, "probe", validation="none"), on_fail=None, on_skip=None)
     failed = {each["check_name"]: repr(each["exception"])[:200] for each in results if each["status"] == "failed"}
     assert not failed, "\n".join(f"{name}: {what}" for name, what in failed.items())
-    assert {each["check_name"] for each in results if each["status"] == "xfail"} == set(EXCEPTIONS)
-    passed = [each for each in results if each["status"] == "passed"]
-    assert len(passed) >= 35
+    skipped = {each["check_name"] for each in results if each["status"] == "skipped"}
+    assert skipped <= SKIPPED, skipped - SKIPPED
+    assert sum(each["status"] == "passed" for each in results) >= 45
 
 
 def test_parameters_are_stored_untouched_and_checked_in_fit(encoder: str) -> None:
