@@ -63,9 +63,9 @@ def label_column(X: Any, y: Any, estimator: str) -> Any:
         raise OptionError(f"{estimator} requires y to be passed, but the target y is None")
     if not isinstance(y, str):
         return y
-    columns = list(getattr(X, "column_names", None) or getattr(X, "columns", ()))
+    columns = [str(name) for name in (X.column_names if hasattr(X, "column_names") else getattr(X, "columns", []))]
     if y not in columns:
-        raise DataError(f"no column {y!r} for the labels; its columns are {', '.join(map(str, columns)) or 'none'}")
+        raise DataError(f"no column {y!r} for the labels; its columns are {', '.join(columns) or 'none'}")
     return X[y]
 
 
