@@ -12,7 +12,7 @@ from mixwell._registration import register as _register
 from mixwell._version import __version__
 
 if TYPE_CHECKING:
-    from mixwell import methods
+    from mixwell import compare, methods
     from mixwell.api import resume, train
     from mixwell.core.draw import Plan
     from mixwell.core.method import Method
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from mixwell.core.outputs import LabelsNotMixedWarning
     from mixwell.methods.attach import attach, detach, mixer_of
     from mixwell.methods.inspection import Inspection, inspect
+    from mixwell.training.estimator import TextClassifier
     from mixwell.training.predict import Classifier
     from mixwell.training.settings import TrainSettings
 
@@ -30,9 +31,11 @@ __all__ = [
     "Method",
     "Mixer",
     "Plan",
+    "TextClassifier",
     "TrainSettings",
     "__version__",
     "attach",
+    "compare",
     "detach",
     "inspect",
     "methods",
@@ -46,6 +49,7 @@ _register()
 # Public names and where they live: torch and transformers are imported when one is first used.
 _HOMES = {
     "Classifier": "mixwell.training.predict",
+    "TextClassifier": "mixwell.training.estimator",
     "attach": "mixwell.methods.attach",
     "detach": "mixwell.methods.attach",
     "mixer_of": "mixwell.methods.attach",
@@ -66,8 +70,8 @@ def __getattr__(name: str) -> Any:
 
     if name in _HOMES:
         return getattr(importlib.import_module(_HOMES[name]), name)
-    if name == "methods":  # a package that can be called
-        return importlib.import_module("mixwell.methods")
+    if name in ("methods", "compare"):  # packages that can be called
+        return importlib.import_module(f"mixwell.{name}")
     raise AttributeError(f"module 'mixwell' has no attribute {name!r}")
 
 

@@ -565,7 +565,8 @@ def test_json_faults(tmp_path: Path, content: str, part: str) -> None:
 def test_missing_and_strange_files(tmp_path: Path) -> None:
     assert fault(tmp_path / "none.csv") == f"{tmp_path}/none.csv: no such file"
     assert "no such file" in fault(str(tmp_path / "none"))
-    assert "unknown format" in fault(put(tmp_path / "d.xlsx", "x"))
+    assert "unknown format" in fault(put(tmp_path / "d.xls", "x"))
+    assert "not readable as Excel" in fault(put(tmp_path / "d.xlsx", "x"))
     packed = gzip.compress(("text,label\n" + "some text,x\n" * 1000).encode())
     assert "truncated" in fault(put(tmp_path / "d.csv.gz", packed[: len(packed) // 2]))
     assert "truncated or damaged" in fault(put(tmp_path / "e.csv.gz", "text,label\na,x\n"))

@@ -76,6 +76,7 @@ def command(
     """
     import shlex
 
+    from mixwell import api
     from mixwell.compare import grid as grids
     from mixwell.compare import run
     from mixwell.report.terminal import show_comparison
@@ -87,7 +88,7 @@ def command(
     workers, quiet = values["workers"], values["quiet"]
     place = (values["engine"], workers, values["threads"])
     run.check_engine(*place, cluster)  # now: planning may take a while
-    done = run.run(
+    done = api.run_grid(
         grid,
         values["output"],
         engine=lambda: run.make_engine(*place, values["cache_dir"], cluster),

@@ -26,7 +26,7 @@ _SETTINGS = [field.name for field in dataclasses.fields(TrainSettings) if field.
 def command(
     context: typer.Context,
     data: Annotated[
-        str | None, typer.Argument(help="A CSV, TSV, JSON, JSON-lines or Parquet file, folder, or hub id.")
+        str | None, typer.Argument(help="A CSV, TSV, JSON, JSON-lines, Parquet or Excel file, folder, or hub id.")
     ] = None,
     **values: Any,
 ) -> None:

@@ -28,57 +28,15 @@ PAIR_NAMES = (
     ("query", "passage"),
 )
 TEXT_NAMES = (
-    "text",
-    "sentence",
-    "sentence1",
-    "question",
-    "review",
-    "message",
-    "content",
-    "comment",
-    "tweet",
-    "utterance",
-    "query",
-    "document",
-    "body",
-    "input",
-    "prompt",
-    "description",
-    "headline",
-    "title",
-    "article",
-    "abstract",
-    "post",
-    "sms",
-    "phrase",
-    "texts",
-    "sentences",
-)
+    "text", "sentence", "sentence1", "question", "review", "message", "content", "comment", "tweet", "utterance",
+    "query", "document", "body", "input", "prompt", "description", "headline", "title", "article", "abstract",
+    "post", "sms", "phrase", "texts", "sentences",
+)  # fmt: skip
 LABEL_NAMES = (
-    "label",
-    "labels",
-    "class",
-    "category",
-    "intent",
-    "target",
-    "sentiment",
-    "topic",
-    "emotion",
-    "relation",
-    "gold_label",
-    "label_text",
-    "tag",
-    "tags",
-    "genre",
-    "classes",
-    "categories",
-    "score",
-    "rating",
-    "stars",
-    "y",
-    "answer",
-    "output",
-)
+    "label", "labels", "class", "category", "intent", "target", "sentiment", "topic", "emotion", "relation",
+    "gold_label", "label_text", "tag", "tags", "genre", "classes", "categories", "score", "rating", "stars", "y",
+    "answer", "output",
+)  # fmt: skip
 ENTITY_MARKERS = ("[E1]", "[/E1]", "[E2]", "[/E2]")
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
@@ -88,11 +46,12 @@ class Columns:
     """Which column plays which part.
 
     Attributes:
-        text: the text column; `tokens` for relation records.
+        text: the text column, or several to be joined as in `title,body`; `tokens` for relation records.
         text_pair: the second text of sentence pairs, or None.
         label: the label column, or None when none is wanted.
         entities: the head and tail columns of relation records, or None.
         notes: which columns were found, not named.
+        joined: the columns of the text, where they are several.
     """
 
     text: str
@@ -100,11 +59,12 @@ class Columns:
     label: str | None = None
     entities: tuple[str, str] | None = None
     notes: tuple[str, ...] = field(default=(), compare=False)
+    joined: tuple[str, ...] = ()
 
     @property
     def needed(self) -> list[str]:
         """The columns that must be read."""
-        names = [self.text, self.text_pair, *(self.entities or ()), self.label]
+        names = [*(self.joined or (self.text,)), self.text_pair, *(self.entities or ()), self.label]
         return [name for name in names if name is not None]
 
     def parts(self) -> dict[str, str]:
@@ -123,7 +83,17 @@ class Columns:
             head, tail = (record.get(name) for name in self.entities)
             return relation_text(record.get(self.text), head, tail), None
         pair = None if self.text_pair is None else as_text(record.get(self.text_pair), self.text_pair)
+        if self.joined:
+            parts = [as_text(record.get(name), name) for name in self.joined]
+            return "\n".join(part for part in parts if part is not None) or None, pair
         return as_text(record.get(self.text), self.text), pair
+
+
+def split_names(text: str | None, names: Sequence[str]) -> tuple[str, ...]:
+    """The columns that `title,body` names; one, where a column has that very name or there is no comma."""
+    if text is None or text in names or "," not in text:
+        return () if text is None else (text,)
+    return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
 def as_text(value: Any, column: str) -> str | None:
@@ -152,12 +122,17 @@ def find_columns(
 
     A column that is named must exist. The others are found by well-known names (`TEXT_NAMES`, `PAIR_NAMES`,
     `LABEL_NAMES`), else by the values of the first rows when only one column can be meant. A pair is looked
-    for only when the text column is not named.
+    for only when the text column is not named. Several text columns, as in `title,body`, are joined by line breaks;
+    a row may lack some of them.
 
     Raises:
         DataError: a named column is missing, or the choice is not clear.
     """
-    named = _check_named(rows, {"text": text, "text_pair": text_pair, "label": label})
+    joined = split_names(text, rows.columns)
+    named = _check_named(rows, [*(("text", name) for name in joined), ("text_pair", text_pair), ("label", label)])
+    if joined:
+        text = ",".join(joined)
+        named.append(text)
     names, head = rows.columns, rows.head()
     if not head:
         raise DataError(f"{rows.name}: no rows, only a header; add data rows")
@@ -173,32 +148,32 @@ def find_columns(
         text = _known_name(TEXT_NAMES, folded, {label, text_pair})
     if text is None and not want_label and len(names) == 1:
         text = names[0]
-    used = {text, text_pair, *(entities or ())}
+    used = {text, text_pair, *joined, *(entities or ())}
     if want_label and label is None:
         label = _known_name(LABEL_NAMES, folded, used)
     if text is None:
         fit = [name for name in names if name not in (label, text_pair) and _is_prose(head, name)]
         text = _only(rows, "text", fit)
     if want_label and label is None:
-        used = {text, text_pair, *(entities or ())}
+        used = {text, text_pair, *joined, *(entities or ())}
         fit = [name for name in names if name not in used and _is_label(head, name, task)]
         label = _only(rows, "label", fit)
-    columns = Columns(text, text_pair, label if want_label else None, entities)
+    columns = Columns(text, text_pair, label if want_label else None, entities, joined=joined if joined[1:] else ())
     chosen = [f"{part} = {name!r}" for part, name in columns.parts().items() if name not in named]
     if chosen:
         notes.insert(0, f"columns found: {', '.join(chosen)}")
     return replace(columns, notes=tuple(notes))
 
 
-def _check_named(rows: Rows, parts: dict[str, str | None]) -> list[str]:
+def _check_named(rows: Rows, parts: Sequence[tuple[str, str | None]]) -> list[str]:
     """The columns that the user named; raises if one is missing or named twice."""
     names = rows.columns
-    for part, name in parts.items():
+    for part, name in parts:
         if name is not None and name not in names:
             raise DataError(
                 f"{rows.name}: no column {name!r} for {part}{nearest(name, names)}; its columns are {_listed(names)}"
             )
-    named = [name for name in parts.values() if name is not None]
+    named = [name for _, name in parts if name is not None]
     if len(set(named)) < len(named):
         raise OptionError(f"text, text_pair and label must be different columns, got {', '.join(named)}")
     return named

@@ -1,6 +1,7 @@
 """`load`: from a file, folder, saved data set or hub id to `TextData`, and which of its rows go to which split.
 
-Sources: a CSV, TSV or JSON-lines file (each also `.gz`), a Parquet file; a folder with such files named train,
+Sources: a CSV, TSV or JSON-lines file (each also `.gz`), a Parquet or Excel file; rows in memory (a pandas or Polars
+frame, an Arrow table, a data set of the datasets library); a folder with such files named train,
 validation (or dev, val, valid) and test; a folder written by `datasets.save_to_disk`; a hub id `owner/name` or
 `owner/name:config`.
 
@@ -26,7 +27,8 @@ from typing import Any
 
 from mixwell.data import splits
 from mixwell.data.columns import Columns, find_columns
-from mixwell.data.readers import Rows, open_rows
+from mixwell.data.opening import open_rows
+from mixwell.data.readers import Rows
 from mixwell.data.sources import Source, open_source
 from mixwell.data.tables import read_tables, without_rare_classes
 from mixwell.data.textdata import TextData, class_members, fingerprint, listed, make_text_data, read_splits
@@ -40,7 +42,7 @@ NOTHING = "none"
 
 
 def load(
-    source: str | os.PathLike[str],
+    source: Any,
     *,
     text: str | None = None,
     text_pair: str | None = None,

@@ -272,9 +272,7 @@ class ParquetRows(Rows):
         with self._open() as file:
             schema = file.schema_arrow
         self.columns = list(schema.names)
-        if len(set(self.columns)) < len(self.columns):
-            twice = next(name for name in self.columns if self.columns.count(name) > 1)
-            raise DataError(f"{path}: column {twice!r} occurs more than once; rename one of them")
+        check_unique(self.columns, self.name)
         stored = (schema.metadata or {}).get(b"huggingface")
         if stored:
             with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
@@ -318,6 +316,13 @@ class DatasetRows(Rows):
             yield table.to_pylist()
 
 
+def check_unique(columns: list[str], name: str) -> None:
+    """Raise a `DataError` if two columns have one name."""
+    if len(set(columns)) < len(columns):
+        twice = next(column for column in columns if columns.count(column) > 1)
+        raise DataError(f"{name}: column {twice!r} occurs more than once; rename one of them")
+
+
 def class_names(features: dict[str, Any]) -> dict[str, list[str]]:
     """The names of class numbers, from the datasets library's description of the columns."""
     names: dict[str, list[str]] = {}
@@ -326,31 +331,3 @@ def class_names(features: dict[str, Any]) -> dict[str, list[str]]:
         if isinstance(inner, dict) and inner.get("_type") == "ClassLabel" and inner.get("names"):
             names[column] = list(inner["names"])
     return names
-
-
-_FORMATS: dict[type[CsvRows] | type[JsonRows] | type[ParquetRows], tuple[str, ...]] = {
-    CsvRows: (".csv", ".tsv", ".tab"),
-    JsonRows: (".jsonl", ".ndjson", ".json"),
-    ParquetRows: (".parquet",),
-}
-SUFFIXES = {suffix: rows for rows, suffixes in _FORMATS.items() for suffix in suffixes}
-
-
-def data_suffix(path: Path) -> str:
-    """The suffix that tells the format (`.gz` left off), or an empty string when it is not one we read."""
-    suffix = Path(path.name.casefold().removesuffix(".gz")).suffix
-    return suffix if suffix in SUFFIXES else ""
-
-
-def open_rows(path: Path) -> Rows:
-    """Open one data file by its suffix.
-
-    Raises:
-        DataError: the file is missing, empty, unreadable or of an unknown format.
-    """
-    check_file(path)
-    suffix = data_suffix(path)
-    if not suffix:
-        known = ", ".join(SUFFIXES)
-        raise DataError(f"{path}: unknown format; name the file with one of {known} (text formats also .gz)")
-    return SUFFIXES[suffix](path)

@@ -7,8 +7,10 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from mixwell.data.columns import Columns, TextReader, find_columns
-from mixwell.data.readers import LineRows, Record, Rows, in_batches, open_rows
+from mixwell.data.columns import Columns, TextReader, find_columns, split_names
+from mixwell.data.frames import frame_rows
+from mixwell.data.opening import open_rows
+from mixwell.data.readers import LineRows, Record, Rows, in_batches
 from mixwell.utils.errors import DataError, OptionError
 from mixwell.utils.files import home
 from mixwell.utils.options import check_whole
@@ -51,7 +53,7 @@ class _GivenRows(Rows):
 
 
 def iter_rows(
-    source: str | os.PathLike[str] | Iterable[str] | Iterable[Record],
+    source: Any,
     *,
     text: str | None = None,
     text_pair: str | None = None,
@@ -65,7 +67,8 @@ def iter_rows(
 
     Args:
         source: the path of a CSV, TSV, JSON-lines (each also `.gz`) or Parquet file, or of a `.txt` file with
-            one text per line; or an iterable of texts or records (an open text file, `sys.stdin`, a list).
+            one text per line; a pandas or Polars frame, an Arrow table or a data set of the datasets library; or an
+            iterable of texts or records (an open text file, `sys.stdin`, a list).
         text: the text column; found as in `load` when None.
         text_pair: the column of the second text.
         known: `TextData.columns` of the training data, taken where nothing is named and the source has them.
@@ -90,19 +93,20 @@ def iter_rows(
         plain = path.name.casefold().removesuffix(".gz").endswith(".txt")
         rows = LineRows(path) if plain else open_rows(path)
     else:
-        rows = _GivenRows(source)
+        rows = frame_rows(source) or _GivenRows(source)
     if not rows.columns:
         raise DataError(f"{rows.name}: no rows; there is nothing to predict")
-    trained_on = {part: name for part, name in (known or {}).items() if name in rows.columns}
-    if "head" not in (known or {}):  # relation records are recognised by all their columns
-        text = trained_on.get("text") if text is None else text
-        if text_pair is None and pairs is not False:
-            text_pair = trained_on.get("text_pair")
+    before = known or {}
+    if "head" not in before:  # relation records are recognised by all their columns
+        if text is None and {*split_names(before.get("text"), rows.columns)} <= {*rows.columns}:
+            text = before.get("text")
+        if text_pair is None and pairs is not False and before.get("text_pair") in rows.columns:
+            text_pair = before["text_pair"]
     columns = find_columns(rows, text=text, text_pair=text_pair, want_label=False)
     if pairs and columns.text_pair is None:
         raise OptionError("this model was trained on pairs of texts: name the second column with --text-pair")
     if pairs is False and columns.text_pair is not None:
-        columns = Columns(columns.text, notes=(f"columns found: text = {columns.text!r}",))
+        columns = Columns(columns.text, notes=(f"columns found: text = {columns.text!r}",), joined=columns.joined)
     if note is not None and not isinstance(rows, _GivenRows):
         for sentence in (*rows.notes, *columns.notes):
             note(sentence)

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from mixwell.data.encoding import one_line
-from mixwell.data.readers import SUFFIXES, DatasetRows, Rows, data_suffix, open_rows
+from mixwell.data.frames import frame_rows
+from mixwell.data.opening import SUFFIXES, data_suffix, open_rows
+from mixwell.data.readers import DatasetRows, Rows
 from mixwell.utils.errors import DataError
 from mixwell.utils.files import home
 
@@ -42,14 +44,16 @@ class Source:
     notes: list[str] = field(default_factory=list)
 
 
-def open_source(source: str | os.PathLike[str]) -> Source:
-    """Open a file, a folder of split files, a folder of `datasets.save_to_disk`, or a hub id.
+def open_source(source: Any) -> Source:
+    """Open a file, a folder of split files, a folder of `datasets.save_to_disk`, a hub id, or rows in memory.
 
     A hub id is `owner/name`, with `:config` behind it where the data set has several.
 
     Raises:
         DataError: nothing of the kind is there, or it cannot be read.
     """
+    if not isinstance(source, (str, os.PathLike)):
+        return _in_memory(source)
     name = os.fspath(source)
     path = home(name)
     if path.is_dir():
@@ -60,6 +64,19 @@ def open_source(source: str | os.PathLike[str]) -> Source:
         rows = open_rows(path)
         return Source(name, {"train": [rows]}, list(rows.notes))
     return _hub(name)
+
+
+def _in_memory(source: Any) -> Source:
+    """Frames, tables, data sets of the datasets library."""
+    if isinstance(source, dict) and source and all(hasattr(part, "column_names") for part in source.values()):
+        return _dataset_splits(source, "data set")  # a DatasetDict
+    rows = frame_rows(source)
+    if rows is None:
+        raise DataError(
+            f"data of type {type(source).__name__} cannot be read; give a path, a pandas or Polars frame, an Arrow "
+            f"table or a data set of the datasets library"
+        )
+    return Source(rows.name, {"train": [rows]})
 
 
 def _folder(path: Path) -> Source:

@@ -49,6 +49,12 @@ def show_run(result: Any) -> None:
         show_table(f"{name}: {metrics[shown]['rows']} {MEASURED[shown]}{kept}{scale}", columns, rows)
     print(f"run folder   {result.folder}\nmodel        {result.folder / 'model'}")
     print(f"page         {result.folder / 'report.html'}")
+    about = metrics.get("abstain") or {}
+    if about.get("threshold") is not None:
+        print(
+            f"threshold    {about['threshold']:.3f}: {about['precision']:.1%} of the answers are right, and "
+            f"{about['coverage']:.1%} of the texts get one (mixwell predict --abstain {about['wanted']:g})"
+        )
     print(f'predict      mixwell predict {result.folder} "a text"')
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from mixwell.data import TextData, texts_of
 from mixwell.metrics.scores import METRICS, sigmoid, softmax
 from mixwell.metrics.tasks import MULTI, REGRESSION
+from mixwell.training import abstain
 from mixwell.training.evaluate import MEASURED, evaluate, headline, title_of
 from mixwell.training.heads import scale_logits
 from mixwell.training.predict import MODEL_FORMAT, logits
@@ -108,6 +109,7 @@ def write_results(
         "baselines": outcome.baselines,
         "sentences": outcome.sentences,
         "warnings": outcome.warnings,
+        "abstain": abstain.describe(outcome.held, outcome.temperature, ready.settings.abstain),
     }
     for name, found in outputs.items():
         metrics[name] = evaluate(found, labels[name], task, outcome.temperature, data.labels)
@@ -157,6 +159,8 @@ def write_model(target: Path, record: dict[str, Any], ready: Ready, metrics: dic
         "temperature": temperature,
         "temperature_in_weights": inside,
         "max_length": ready.length,
+        "threshold": (metrics["abstain"] or {}).get("threshold"),
+        "abstain": metrics["abstain"],
         "method": metrics["method"],
         "versions": record["versions"],
     }

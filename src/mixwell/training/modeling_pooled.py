@@ -95,10 +95,11 @@ class PooledForSequenceClassification(PreTrainedModel):
 
     def features(self, input_ids: Tensor | None = None, attention_mask: Tensor | None = None, **kwargs: Any) -> Any:
         """The pooled vectors (B, H), or of pairs (B, 4H), and what the encoder returned."""
-        separator = self.config.pair_separator
+        separator, rows = self.config.pair_separator, 0
         if separator is not None:
             if input_ids is None:
                 raise ValueError("a model that reads the texts of a pair one by one needs input_ids")
+            rows = input_ids.shape[0]
             if attention_mask is None:
                 attention_mask = torch.ones_like(input_ids)
             input_ids, attention_mask = split_pairs(input_ids, attention_mask, separator)
@@ -108,7 +109,7 @@ class PooledForSequenceClassification(PreTrainedModel):
         if self.config.normalize:
             pooled = nn.functional.normalize(pooled, dim=-1)
         if separator is not None:
-            first, second = pooled.chunk(2)
+            first, second = pooled[:rows], pooled[rows:]  # chunk() would fix the batch size of an exported graph
             pooled = torch.cat([first, second, (first - second).abs(), first * second], dim=-1)
         return pooled, outputs
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,10 +13,13 @@ from numpy.typing import NDArray
 
 from mixwell.data import iter_rows
 from mixwell.metrics.scores import sigmoid, softmax
+from mixwell.metrics.tasks import MULTI, SINGLE
+from mixwell.metrics.thresholds import Point, confidences, energy
+from mixwell.training.abstain import threshold_for
 from mixwell.training.models import check_folder, load_errors, lost_weights
 from mixwell.training.trainer_errors import quiet_libraries
 from mixwell.utils.errors import OptionError, RunError
-from mixwell.utils.files import home
+from mixwell.utils.files import atomic_folder, home, write_json, write_text
 from mixwell.utils.records import read_json
 
 MODEL_FORMAT = "mixwell model 1"
@@ -86,21 +90,52 @@ class Predictions:
     Attributes:
         labels: the class a row; for multi label a list of classes; for regression the value.
         probabilities: (N, C) calibrated; None for regression.
+        logits: (N, C) the logits of those probabilities; (N, 1) the values for regression.
     """
 
     labels: list[Any]
     probabilities: NDArray[np.float64] | None
+    logits: NDArray[np.float64] | None = None
 
     def confidence(self, row: int) -> float | None:
         """The probability of what was predicted; for multi label of the whole set, taken as independent."""
         if self.probabilities is None:
             return None
-        p = self.probabilities[row]
-        return float(np.prod(np.maximum(p, 1 - p))) if isinstance(self.labels[row], list) else float(p.max())
+        task = MULTI if isinstance(self.labels[row], list) else SINGLE
+        return float(confidences(self.probabilities[row : row + 1], task)[0])
+
+
+def model_folder(path: str | os.PathLike[str]) -> Path:
+    """The model folder of a run folder, or the folder itself.
+
+    Raises:
+        RunError: there is no such folder, or the run in it is not finished.
+    """
+    folder = home(path)
+    if not folder.is_dir():
+        raise RunError(f"{folder}: no such run folder")
+    if not (folder / "run.json").is_file():
+        return folder
+    if not (folder / "model" / "mixwell.json").is_file():
+        raise RunError(f"{folder}: the run is not finished; continue it with `mixwell train --resume {folder}`")
+    return folder / "model"
 
 
 class Classifier:
     """A trained model with its temperature.
+
+    Attributes:
+        model: a transformers model, in eval mode.
+        tokenizer: its tokenizer.
+        record: what mixwell.json of the model folder says.
+        card: the model card.
+        task: `single_label`, `multi_label` or `regression`.
+        labels: the class names.
+        temperature: chosen on held-out rows.
+        divisor: what logits are still to be divided by; 1 where the weights carry the temperature.
+        max_length: the most tokens of a text; longer ones are cut.
+        pairs: whether it was trained on pairs of texts.
+        columns: of the training data.
 
     Example:
         >>> Classifier.load("runs/reviews-amplify").predict(["What a film!"]).labels
@@ -109,11 +144,13 @@ class Classifier:
     def __init__(self, model: Any, tokenizer: Any, record: dict[str, Any]) -> None:
         self.model = model
         self.tokenizer = tokenizer
+        self.record = record
+        self.card = ""
         self.task: str = record["task"]
         self.labels: list[str] = list(record["labels"])
         self.temperature: float | None = record.get("temperature")
-        # What is still to be divided by: newer folders have the temperature in their weights.
-        self._divisor = 1.0 if record.get("temperature_in_weights") else self.temperature or 1.0
+        # Newer folders have the temperature in their weights.
+        self.divisor = 1.0 if record.get("temperature_in_weights") else self.temperature or 1.0
         self.max_length: int = record["max_length"]
         self.pairs: bool = record.get("pairs", False)
         self.columns: dict[str, str] = record.get("columns", {})
@@ -136,13 +173,7 @@ class Classifier:
         import torch
         from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-        folder = home(path)
-        if not folder.is_dir():
-            raise RunError(f"{folder}: no such run folder")
-        if (folder / "run.json").is_file():
-            if not (folder / "model" / "mixwell.json").is_file():
-                raise RunError(f"{folder}: the run is not finished; continue it with `mixwell train --resume {folder}`")
-            folder = folder / "model"
+        folder = model_folder(path)
         record = read_json(folder / "mixwell.json", MODEL_FORMAT, "a run or model folder of mixwell")
         check_folder(folder)
         if record.get("trust_remote_code") and not trust_remote_code:
@@ -170,7 +201,40 @@ class Classifier:
             model.to(device or "cpu")
         except (RuntimeError, AssertionError, NotImplementedError) as error:
             raise OptionError(f"device {device!r}: {str(error).splitlines()[0]}; use cpu, or leave it out") from error
+        if (folder / "README.md").is_file():
+            made.card = (folder / "README.md").read_text(encoding="utf-8")
         return made
+
+    def save(self, path: str | os.PathLike[str], **files: Any) -> Path:
+        """Write a model folder that `load`, `mixwell predict` and `transformers.pipeline` read.
+
+        Args:
+            path: the folder; it must be new or empty, or hold a model of mixwell, which is replaced.
+            **files: further JSON files, by their names without the suffix.
+
+        Raises:
+            RunError: the folder holds something else.
+        """
+        folder = home(path)
+        if folder.exists() and not (folder / "mixwell.json").is_file() and (folder.is_file() or any(folder.iterdir())):
+            raise RunError(f"{folder}: it holds something else than a model of mixwell; name another folder")
+        with atomic_folder(folder) as target:
+            self.model.save_pretrained(str(target))
+            self.tokenizer.save_pretrained(str(target))
+            write_json(target / "mixwell.json", self.record)
+            if self.card:
+                write_text(target / "README.md", self.card)
+            for name, value in files.items():
+                write_json(target / f"{name}.json", value)
+        return folder
+
+    def threshold(self, wanted: float) -> Point:
+        """From which probability on so large a share of the answers is right, on the rows held out in training.
+
+        Raises:
+            OptionError: nothing was held out, or so large a share is out of reach.
+        """
+        return threshold_for(self.record.get("abstain"), wanted)
 
     def predict(
         self, texts: str | Iterable[str], text_pairs: str | Iterable[str] | None = None, *, batch_size: int = 64
@@ -194,17 +258,21 @@ class Classifier:
         both = (texts,) if text_pairs is None else (texts, text_pairs)
         encoded = self.tokenizer(*both, truncation=True, max_length=self.max_length, padding=False)
         rows = [{name: encoded[name][at] for name in encoded} for at in range(len(texts))]
-        return self.decide(logits(self.model, self.tokenizer, rows, batch_size=batch_size))
+        return self.decide(self.outputs(rows, batch_size))
+
+    def outputs(self, rows: list[dict[str, Any]], batch_size: int) -> NDArray[np.float32]:
+        """The logits (N, C) of tokenised texts, in their order."""
+        return logits(self.model, self.tokenizer, rows, batch_size=batch_size)
 
     def decide(self, found: NDArray[np.float32]) -> Predictions:
         """Turn logits (N, C) into labels and calibrated probabilities."""
         if self.task == "regression":
-            return Predictions([float(value) for value in found[:, 0]], None)
-        scaled = found.astype(np.float64) / self._divisor
+            return Predictions([float(value) for value in found[:, 0]], None, found.astype(np.float64))
+        scaled = found.astype(np.float64) / self.divisor
         if self.task == "multi_label":
             named = [[self.labels[at] for at in np.flatnonzero(row > 0)] for row in found]
-            return Predictions(named, sigmoid(scaled))
-        return Predictions([self.labels[at] for at in found.argmax(axis=1)], softmax(scaled))
+            return Predictions(named, sigmoid(scaled), scaled)
+        return Predictions([self.labels[at] for at in found.argmax(axis=1)], softmax(scaled), scaled)
 
     def records(
         self,
@@ -216,6 +284,8 @@ class Classifier:
         chunk: int = 16,
         on_empty: str = "error",
         keep_columns: bool = True,
+        threshold: float | None = None,
+        ood: bool = False,
         progress: Callable[[int], None] | None = None,
         note: Callable[[str], None] | None = None,
     ) -> Iterator[list[dict[str, Any]]]:
@@ -229,6 +299,9 @@ class Classifier:
             chunk: batches read at once, and sorted by length together.
             on_empty: `error` for a row without text, or `skip`.
             keep_columns: give back the other columns of the source too, first.
+            threshold: a row whose probability is lower gets no label; `abstained` says so.
+            ood: add `ood_probability` (1 - the largest probability) and `ood_energy`, both higher for texts unlike
+                those of training.
             progress: called with the rows done.
             note: is told what was found rather than named.
 
@@ -236,6 +309,8 @@ class Classifier:
             Lists of records: `row`, `text`, (`text_pair`,) `label`, `probability`, `probabilities` (label -> value),
             and `columns`, the other columns of the source.
         """
+        if self.task == "regression" and (threshold is not None or ood):
+            raise OptionError("this model predicts numbers, which have no probabilities: leave --abstain and --ood out")
         if text_pair is not None and not self.pairs:
             raise OptionError("this model was trained on single texts: leave --text-pair out")
         known = {part: self.columns.get(part) for part in ("text", "text_pair")}
@@ -250,19 +325,31 @@ class Classifier:
                 texts, [row["text_pair"] for row in batch] if self.pairs else None, batch_size=batch_size
             )
             made = []
-            for at, row in enumerate(batch):
+            for row, about in zip(batch, self._described(found, threshold, ood)):
                 record = {"row": row["row"], "text": row["text"]}
                 if self.pairs:
                     record["text_pair"] = row["text_pair"]
-                record["label"] = found.labels[at]
-                if found.probabilities is not None:
-                    record["probability"] = found.confidence(at)
-                    record["probabilities"] = dict(zip(self.labels, map(float, found.probabilities[at])))
-                made.append({**record, "columns": row["others"] if keep_columns else {}})
+                made.append({**record, **about, "columns": row["others"] if keep_columns else {}})
             done += len(batch)
             if progress is not None:
                 progress(done)
             yield made
+
+    def _described(self, found: Predictions, threshold: float | None, ood: bool) -> Iterator[dict[str, Any]]:
+        """What a record says of each prediction."""
+        if found.probabilities is None:
+            yield from ({"label": label} for label in found.labels)
+            return
+        sure = confidences(found.probabilities, self.task)
+        energies = energy(found.logits if found.logits is not None else [], self.task) if ood else sure
+        for at, label in enumerate(found.labels):
+            record = {"label": label, "probability": float(sure[at])}
+            if threshold is not None:
+                abstained = bool(sure[at] < threshold)
+                record |= {"label": None if abstained else label, "abstained": abstained}
+            if ood:
+                record |= {"ood_probability": 1 - float(sure[at]), "ood_energy": float(energies[at])}
+            yield {**record, "probabilities": dict(zip(self.labels, map(float, found.probabilities[at])))}
 
 
 def as_texts(values: str | Iterable[str], name: str) -> list[str]:

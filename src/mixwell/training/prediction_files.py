@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
+from mixwell.metrics.thresholds import auroc
 from mixwell.utils.errors import DataError, OptionError
 from mixwell.utils.files import atomic_path, home
 
@@ -110,7 +111,7 @@ def _write_table(batches: Iterable[list[dict[str, Any]]], stream: TextIO) -> int
     for batch in batches:
         for record in batch:
             label = record["label"]
-            shown = "|".join(label) if isinstance(label, list) else label if isinstance(label, str) else f"{label:.4f}"
+            shown = _shown(label)
             if not count:
                 stream.write(f"{'row':>6}  {'label':<24}  {'prob.':>6}  text\n")
             chance = record.get("probability")
@@ -119,6 +120,46 @@ def _write_table(batches: Iterable[list[dict[str, Any]]], stream: TextIO) -> int
             stream.write(f"{record['row']:>6}  {shown:<24}  {'' if chance is None else f'{chance:.4f}':>6}  {text}\n")
             count += 1
     return count
+
+
+def _shown(label: Any) -> str:
+    """A label, or several, or a number; `-` for a row that was not answered."""
+    if label is None:
+        return "-"
+    return "|".join(label) if isinstance(label, list) else label if isinstance(label, str) else f"{label:.4f}"
+
+
+class Tally:
+    """Counts predictions as they go by, and keeps their out-of-scope scores.
+
+    Attributes:
+        rows: so far.
+        answered: those with a label.
+        scores: by name the scores of `Classifier.records(..., ood=True)`.
+    """
+
+    def __init__(self) -> None:
+        self.rows = self.answered = 0
+        self.scores: dict[str, list[float]] = {"ood_probability": [], "ood_energy": []}
+
+    def watch(self, batches: Iterable[list[dict[str, Any]]]) -> Iterator[list[dict[str, Any]]]:
+        """The same batches."""
+        for batch in batches:
+            self.rows += len(batch)
+            self.answered += sum(not record.get("abstained") for record in batch)
+            for name, kept in self.scores.items():
+                kept.extend(record[name] for record in batch if name in record)
+            yield batch
+
+    def apart_from(self, outside: Tally) -> str:
+        """How well the scores tell these rows from others, which are out of scope."""
+        if not (self.rows and outside.rows):
+            raise DataError("out-of-scope scores need rows on both sides; one of the files has none")
+        probability, strange = (auroc(self.scores[name], outside.scores[name]) for name in self.scores)
+        return (
+            f"AUROC of {self.rows} rows against {outside.rows} out of scope: maximum probability {probability:.3f}, "
+            f"energy {strange:.3f}"
+        )
 
 
 def _write_parquet(batches: Iterable[list[dict[str, Any]]], path: Path) -> int:

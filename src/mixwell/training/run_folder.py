@@ -1,6 +1,7 @@
 """The run folder: who may write in it, and its record.
 
 RUN/run.json            settings, versions, seeds, data fingerprint; written first
+RUN/data.parquet        the rows, where `mixwell.train` was given a frame
 RUN/splits.json         which row is in which split
 RUN/folds/              while training, for each fold that is over: the logits of its held-out rows per epoch
 RUN/checkpoints/        while training; each checkpoint is complete when its manifest is there
@@ -26,6 +27,8 @@ from mixwell.utils.locks import take_lock
 from mixwell.utils.records import read_json
 
 RUN_FORMAT = "mixwell run 1"
+# Rows that were in memory when the run began, so that it can be resumed and looked at; written before the run begins.
+DATA_FILE = "data.parquet"
 
 
 _OURS: set[str] = set()  # folders locked by this process: a POSIX lock does not stop its own process
@@ -56,7 +59,7 @@ class RunFolder:
             return
         if not self.path.is_dir():
             raise RunError(f"output {self.path} is a file; name another folder with --output")
-        if [entry for entry in os.listdir(self.path) if entry != ".lock"]:
+        if [entry for entry in os.listdir(self.path) if entry not in (".lock", DATA_FILE)]:
             if self.finished:
                 raise RunError(f"output {self.path} holds a finished run; name another folder with --output")
             if (self.path / "run.json").is_file():

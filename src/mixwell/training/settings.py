@@ -63,7 +63,7 @@ class TrainSettings:
 
     data: str
     output: str | None = setting(None, "The run folder. Default: runs/DATA-METHOD.", RUN, "--output", "-o")
-    text: str | None = setting(None, "The text column. Default: found by name.", DATA)
+    text: str | None = setting(None, "The text column, or several as in title,body. Default: found by name.", DATA)
     text_pair: str | None = setting(None, "The column of the second text.", DATA)
     label: str | None = setting(None, "The label column. Default: found by name.", DATA)
     task: str | None = setting(None, "single_label, multi_label or regression. Default: by the labels.", DATA)
@@ -138,6 +138,9 @@ class TrainSettings:
     group_by_length: bool = setting(
         False, "Batches of similar length: faster, but changes which rows meet.", TRAINING, "--group-by-length"
     )
+    abstain: float = setting(
+        0.95, "Share of right answers that the model folder's threshold is chosen for, on held-out rows.", RUN
+    )
     label_smoothing: float = setting(0.0, "Share of each label that is spread over all classes.", TRAINING)
     save_steps: int | None = setting(None, "A checkpoint every so many steps too.", RUN)
     keep_checkpoints: bool = setting(False, "Keep checkpoints when the run is finished.", RUN, "--keep-checkpoints")
@@ -158,6 +161,7 @@ class TrainSettings:
             ("pair_loss", 0 <= (self.pair_loss or 0) <= 1000, "be at least 0 and at most 1000"),
             ("weight_decay", 0 <= self.weight_decay < 1, "be at least 0 and below 1"),
             ("warmup", 0 <= self.warmup < 1, "be a share of the steps, at least 0 and below 1"),
+            ("abstain", 0 < self.abstain <= 1, "be a share of right answers, above 0 and at most 1"),
         ):
             if not fits:
                 raise OptionError(f"{name} must {what}, got {getattr(self, name)}")
