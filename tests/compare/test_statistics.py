@@ -196,9 +196,12 @@ def test_compare_rows_and_order():
         "macro_f1",
         "mcc",
         *(n + s for n in ("nll", "brier", "ece", "adaptive_ece") for s in ("", "_after")),
+        "aurc",
+        "excess_aurc",
+        "error_auroc",
         "seconds_per_step",
     )
-    assert len(done.rows) == 3 * 12
+    assert len(done.rows) == 3 * 15
     row = done.row("x", "nll_after")
     runs = records(("none", "x", "y"), skill=2.0)
     each = [measure(r.logits, r.labels, temperature=1.4)["nll"] for r in runs["x"]]

@@ -23,6 +23,7 @@ from mixwell.metrics.scores import (
     sigmoid,
     softmax,
 )
+from mixwell.metrics.selective import aurc_of, error_auroc_of, excess_aurc_of
 from mixwell.metrics.tasks import MULTI, REGRESSION, SINGLE
 from mixwell.utils.errors import OptionError
 
@@ -43,6 +44,7 @@ def _correlation(x: Floats, y: Floats) -> float:
 def _single(z: Floats, y: NDArray[Any], t: float) -> dict[str, float]:
     p = softmax(z / t)
     conf, right = confidence_and_correctness(p, z, y)
+    own = conf if t == 1.0 else softmax(z).max(axis=1)
     return {
         "accuracy": accuracy(z, y),
         "macro_f1": macro_f1(z, y),
@@ -51,6 +53,10 @@ def _single(z: Floats, y: NDArray[Any], t: float) -> dict[str, float]:
         "brier": brier(p, y),
         "ece": ece_of(conf, right),
         "adaptive_ece": adaptive_ece_of(conf, right),
+        # By the model's own probabilities: a temperature hardly changes their order, and for two classes not at all.
+        "aurc": aurc_of(own, right),
+        "excess_aurc": excess_aurc_of(own, right),
+        "error_auroc": error_auroc_of(own, right),
     }
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mixwell.compare.stats.ranks import SELECTIVE, selective_block
 from mixwell.metrics.calibration import BINS, bin_index, confidence_and_correctness
 from mixwell.metrics.measure import measure
 from mixwell.metrics.scores import (
@@ -198,6 +199,8 @@ def _parts(result: SeedResult, names: Sequence[str], task: str) -> tuple[dict[st
         means["accuracy"] = (z.argmax(axis=1) == y).astype(np.float64)
         if {"macro_f1", "mcc"} & set(names):
             blocks.append(_confusion(z.argmax(axis=1), y, z.shape[1]))
+        if set(SELECTIVE) & set(names):
+            blocks.append(selective_block(softmax(z).max(axis=1), means["accuracy"], names))
     else:
         means["subset_accuracy"] = ((z > 0) == (y == 1)).all(axis=1).astype(np.float64)
         if {"macro_f1", "micro_f1"} & set(names):
