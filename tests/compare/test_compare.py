@@ -27,6 +27,7 @@ from mixwell.compare.records import CellResult, CorruptRecord, Records
 from mixwell.compare.run import run
 from mixwell.compare.schedule import execute
 from mixwell.compare.spec import CellSpec, DataSource, Sample, candidate, chosen_test_rows
+from mixwell.compare.stats.learned import GUESSING
 from mixwell.compare.summary import TEMPERATURE, read_summary, seed_result
 from mixwell.report import export
 from mixwell.utils.errors import MixwellError, OptionError, RunError
@@ -525,13 +526,15 @@ def test_summary(told: Records) -> None:
     assert [group.title.split(", ")[1] for group in summary.groups] == ["50 % of train", "all of train"]
     for group in summary.groups:
         assert group.comparison is not None and group.comparison.baseline == "none" and len(group.seeds) == 3
-        assert set(group.methods) == {"none", TEMPERATURE, "none[label_smoothing=0.1]", "amplify", "tmix[alpha=0.5]"}
+        trained = {"none", "none[label_smoothing=0.1]", "amplify", "tmix[alpha=0.5]"}
+        assert set(group.methods) == {GUESSING, TEMPERATURE, *trained}
         # The temperature is no part of the family of methods.
         assert TEMPERATURE not in group.comparison.methods
         plain, calibrated = group.row("none", "nll_after"), group.row(TEMPERATURE, "nll")
         assert plain is not None and calibrated is not None
         assert plain.mean == pytest.approx(calibrated.mean, abs=1e-6)
-        assert len(group.sentences) == 2 and "temperature alone" in group.sentences[1]
+        assert len(group.sentences) == 3 and "temperature alone" in group.sentences[1]
+        assert group.sentences[2].startswith("Pairing by seed: accuracy of the methods")
     row = summary.groups[0].row("amplify", "accuracy")
     assert row is not None and row.seeds == 2 and summary.groups[0].failed[0].reason == "<i>nan</i>"
 
@@ -593,7 +596,11 @@ def test_exports(told: Records) -> None:
     assert r"\<b\>a\_b & c\|d\</b\>" in text and "failed: amplify, seed 0" in text
     lines = list(csv.DictReader(io.StringIO(export.export(summary, "csv"))))
     assert {line["metric"] for line in lines} >= {"accuracy", "nll", "nll_after", "ece", "seconds_per_step"}
-    assert {line["verdict"] for line in lines} <= {"", "better", "worse", "not enough evidence"}
+    assert {line["verdict"] for line in lines} <= {"", "better", "worse", "practically equal", "no significant difference"}
+    assert {line["verdict"] for line in lines if line["metric"] in ("nll", "ece", "ece_after")} == {""}
+    assert {line["metric"] for line in lines} >= {"aurc", "excess_aurc", "error_auroc"}
+    guessed = {line["metric"]: line for line in lines if line["method"] == GUESSING}
+    assert float(guessed["accuracy"]["mean"]) == 0.5 and guessed["accuracy"]["difference"] == ""
     values = json.loads(export.export(summary, "json"))
     assert values["format"] == tables.JSON_FORMAT and len(values["comparisons"]) == 2
     latex = export.export(summary, "latex")

@@ -60,6 +60,8 @@ _TRAINING = (
     extra("new_data", bool, False, option(
         "Go on though the data changed; the old records are kept.", RUN, "--new-data")),
     extra("level", float, 0.95, option("Of the intervals.", RUN)),
+    extra("equal_within", float, 1.0, option(
+        "Points of the main metric that count as no difference: the verdict 'practically equal'.", RUN)),
     *settings(("cache_dir",)),
     extra("quiet", bool, False, option("Print only the result.", RUN, "--quiet", "-q")),
 )  # fmt: skip
@@ -97,6 +99,7 @@ def command(
         retry_failed=values["retry_failed"],
         new_data=values["new_data"],
         level=values["level"],
+        equal_within=values["equal_within"],
         command=shlex.join(["mixwell", *context.obj]) if context.obj else None,
     )
     show_comparison(done)

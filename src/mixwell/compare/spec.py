@@ -216,6 +216,11 @@ class CellSpec:
         """A text that is equal for the cells of one comparison."""
         return canonical(self.group())
 
+    @cached_property
+    def group_mark(self) -> str:
+        """A short name of the comparison, for the log."""
+        return hashlib.sha256(self.group_key.encode()).hexdigest()[:16]
+
     def identity(self) -> dict[str, Any]:
         """All that decides the result; paths are left out."""
         return {

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from mixwell.compare.spec import BASELINE
-from mixwell.compare.stats.verdicts import PRIMARY, Difference
+from mixwell.compare.stats.learned import GUESSING
+from mixwell.compare.stats.judge import Difference
+from mixwell.compare.stats.verdicts import PRIMARY
 from mixwell.compare.summary import TEMPERATURE, Column, Group, Summary
 
 JSON_FORMAT = "mixwell comparison 1"
@@ -75,9 +77,13 @@ def table_line(group: Group, method: str) -> list[str]:
     row = group.row(method, main.metric)
     assert row is not None
     spread = f" ± {figure(row.sd, main)}" if math.isfinite(row.sd) else ""
-    line = [method, str(row.seeds), figure(row.mean, main) + spread]
+    collapsed = group.learning.collapsed.get(method, ()) if group.learning else ()
+    count = str(row.seeds or "") + (f" ({len(collapsed)} collapsed)" if collapsed else "")
+    line = [method, count, figure(row.mean, main) + spread]
     if method == BASELINE:
         line += ["", "baseline"]
+    elif method == GUESSING:
+        line += ["", ""]
     elif method == TEMPERATURE:
         line += ["same decisions", ""]
     else:
@@ -87,7 +93,8 @@ def table_line(group: Group, method: str) -> list[str]:
         if other is None:
             line.append("")
             continue
-        mark = {"better": " +", "worse": " -"}.get(other.difference.verdict, "") if other.difference else ""
+        verdict = other.difference.verdict if other.difference and group.judges(column.metric) else ""
+        mark = {"better": " +", "worse": " -"}.get(verdict, "")
         line.append(figure(other.mean, column) + mark)
     return line
 
@@ -106,9 +113,18 @@ def footnote(group: Group) -> str:
     level = group.comparison.level if group.comparison else 0.95
     return (
         f"Mean ± standard deviation over seeds. Difference: to plain training, paired by seed and test row, with its "
-        f"{100 * level:g} % interval. Verdicts, and the marks + (better) and - (worse), are adjusted over methods. "
-        f"T: temperature."
+        f"{100 * level:g} % interval. Verdicts, and the marks + (better) and - (worse), are adjusted over methods and "
+        f"over looks at fewer seeds; {_equal_words(group)}. AURC: mean share of mistakes over all coverages when the "
+        f"surest rows are answered first. T: temperature; NLL and ECE before it get no marks. Guessing: the most "
+        f"frequent class, always."
     )
+
+
+def _equal_words(group: Group) -> str:
+    points = group.rules.equal_within
+    if points is None:
+        return "none is called practically equal"
+    return f"practically equal: within {100 * points:g} point{'' if points == 0.01 else 's'}"
 
 
 def failures(group: Group) -> list[str]:
@@ -147,7 +163,8 @@ def markdown(summary: Summary) -> str:
 
 _FIELDS = (
     "data", "sample", "comparison", "model", "task", "method", "metric", "higher_is_better", "seeds", "mean", "sd",
-    "difference", "lo", "hi", "p", "p_adjusted", "sign_flip_p", "effect_size", "verdict", "seeds_needed", "note",
+    "difference", "lo", "hi", "lo_adjusted", "hi_adjusted", "p", "p_adjusted", "p_equal", "sign_flip_p", "effect_size",
+    "detectable", "correlation", "collapsed", "verdict", "note",
 )  # fmt: skip
 
 
@@ -166,13 +183,16 @@ def to_csv(summary: Summary) -> str:
                     "data": group.spec.name, "sample": group.spec.sample.title, "comparison": group.title,
                     "model": Path(group.spec.model).name, "task": group.spec.task, "method": method, "metric": metric,
                     "higher_is_better": row.higher_is_better, "seeds": row.seeds, "mean": row.mean, "sd": row.sd,
+                    "collapsed": len(group.learning.collapsed.get(method, ())) if group.learning else None,
                 }  # fmt: skip
                 d = row.difference
                 if d is not None:
                     values |= {
-                        "difference": d.mean, "lo": d.lo, "hi": d.hi, "p": d.p, "p_adjusted": d.p_holm,
-                        "sign_flip_p": d.sign_flip_p, "verdict": d.verdict, "effect_size": d.effect_size,
-                        "seeds_needed": d.seeds_needed, "note": d.note,
+                        "difference": d.mean, "lo": d.lo, "hi": d.hi, "lo_adjusted": d.lo_adjusted,
+                        "hi_adjusted": d.hi_adjusted, "p": d.p, "p_adjusted": d.p_holm, "p_equal": d.p_equal,
+                        "sign_flip_p": d.sign_flip_p, "effect_size": d.effect_size, "detectable": d.detectable,
+                        "correlation": d.correlation, "note": d.note,
+                        "verdict": d.verdict if group.judges(metric) else None,
                     }  # fmt: skip
                 writer.writerow({name: _blank(value) for name, value in values.items()})
     return stream.getvalue()
@@ -198,6 +218,12 @@ def to_json(summary: Summary) -> str:
                 "test_rows": group.test_rows,
                 "primary": PRIMARY[group.spec.task],
                 "sentences": list(group.sentences),
+                "judged": [metric for metric in group.comparison.metrics if group.judges(metric)]
+                if group.comparison else [],
+                "guessing": group.learning.guess if group.learning else None,
+                "collapsed": {name: list(seeds) for name, seeds in group.learning.collapsed.items()}
+                if group.learning else {},
+                "looks": list(group.rules.looks or ()),
                 "comparison": group.comparison.to_dict() if group.comparison else None,
                 "temperature": group.temperature.to_dict() if group.temperature else None,
                 "failed": [

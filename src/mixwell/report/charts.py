@@ -16,7 +16,7 @@ VERDICTS = {"better": "var(--good)", "worse": "var(--bad)"}
 
 @dataclass(frozen=True)
 class ForestRow:
-    """A row of a forest plot; `lo` and `hi` may be NaN."""
+    """A row of a forest plot; the ends may be NaN. The outer ones are of the adjusted interval, which the verdict has."""
 
     name: str
     mean: float
@@ -24,6 +24,8 @@ class ForestRow:
     hi: float
     verdict: str
     words: str
+    outer_lo: float = math.nan
+    outer_hi: float = math.nan
 
 
 _WIDTHS = {"chart wide": 560.0, "chart narrow": 340.0}  # letters of a scaled-down drawing are too small on a phone
@@ -54,7 +56,7 @@ def _forest(
     above = width < 400
     side, step, top = 0.0 if above else _side([row.name for row in rows], 210), 44.0 if above else 28.0, 26.0
     height = top + step * len(rows) + 44
-    low, high = _span([value for row in rows for value in (row.mean, row.lo, row.hi)] + [zero])
+    low, high = _span([v for row in rows for v in (row.mean, row.lo, row.hi, row.outer_lo, row.outer_hi)] + [zero])
     drawing = Picture(width, height, label, kind)
     left, right = side + (10 if above else 12), width - 14
 
@@ -81,6 +83,9 @@ def _forest(
             drawing.text(0, y - 12, _short(row.name, 44), kind=bold)
         else:
             drawing.text(side, y + 4.5, _short(row.name), anchor="end", kind=bold)
+        if math.isfinite(row.outer_lo) and math.isfinite(row.outer_hi):
+            pale = f"stroke:{paint};stroke-width:7;opacity:0.25"
+            drawing.line(x(row.outer_lo), y, x(row.outer_hi), y, "", pale)
         if math.isfinite(row.lo) and math.isfinite(row.hi):
             for end in (row.lo, row.hi):
                 drawing.line(x(end), y - 5, x(end), y + 5, "", f"stroke:{paint};stroke-width:2")

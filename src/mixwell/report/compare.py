@@ -12,14 +12,15 @@ from mixwell.compare import tables
 from mixwell.compare.records import Record
 from mixwell.compare.spec import BASELINE, canonical
 from mixwell.compare.stats.bootstrap import metric_info
-from mixwell.compare.stats.verdicts import BETTER, CALIBRATION, PRIMARY, WORSE
+from mixwell.compare.stats.judge import BETTER, WORSE
+from mixwell.compare.stats.verdicts import CALIBRATION, PRIMARY
 from mixwell.compare.summary import TEMPERATURE, Column, Group, Summary
 from mixwell.report import charts, details, svg
 from mixwell.report.page import render
 from mixwell.report.views import loss_views, method_view
 
 TEMPLATE = "compare.html.j2"
-_SHORT = {"nll": "NLL", "nll_after": "NLL after T", "ece": "ECE", "ece_after": "ECE after T"}
+_SHORT = {"aurc": "AURC", "nll": "NLL", "nll_after": "NLL after T", "ece": "ECE", "ece_after": "ECE after T"}
 _SETTINGS_FIRST = ("epochs", "batch_size", "learning_rate", "max_length", "patience", "best_metric")
 
 
@@ -155,9 +156,10 @@ def _board_row(group: Group, method: str, columns: list[Column], *, place: str, 
             cells.append(BoardCell(""))
             continue
         spread = f" ± {tables.figure(row.sd, column)}" if column is main and math.isfinite(row.sd) else ""
-        kind = row.difference.verdict if row.difference and row.difference.verdict in (BETTER, WORSE) else ""
+        kind = row.difference.verdict if row.difference and group.judges(column.metric) else ""
+        kind = kind if kind in (BETTER, WORSE) else ""
         cells.append(BoardCell(tables.figure(row.mean, column) + spread, _value(row.mean), kind))
-    cells += [*(changes if len(columns) == 1 else []), BoardCell(str(first.seeds), str(first.seeds))]
+    cells += [*(changes if len(columns) == 1 else []), BoardCell(str(first.seeds or ""), str(first.seeds))]
     return {
         "cells": cells,
         "data": group.spec.name,
@@ -261,7 +263,8 @@ def _forests(group: Group) -> list[dict[str, Any]]:
     """Forest plots: of the main metric, of the calibration and of what else the leaderboard shows."""
     if group.comparison is None or len(group.comparison.methods) < 2:
         return []
-    wanted = [PRIMARY[group.spec.task], CALIBRATION.get(group.spec.task, ""), "nll", "ece", "ece_after", "macro_f1"]
+    wanted = [PRIMARY[group.spec.task], "aurc", CALIBRATION.get(group.spec.task, ""), "nll", "ece", "ece_after"]
+    wanted.append("macro_f1")
     percent = {column.metric for column in group.columns if column.percent} | {"macro_f1"}
     forests = []
     for metric in _unique(wanted):
@@ -291,8 +294,10 @@ def _forest_rows(group: Group, metric: str, scale: float) -> list[charts.ForestR
         if row is None or row.difference is None or (name == TEMPERATURE and not metric.startswith(("nll", "ece"))):
             continue
         d = row.difference
-        words = f"{tables.change(d, column)}, {d.verdict}"
-        rows.append(charts.ForestRow(name, scale * d.mean, scale * d.lo, scale * d.hi, d.verdict, words))
+        verdict = d.verdict if group.judges(metric) else ""
+        words = ", ".join(filter(None, [tables.change(d, column), verdict]))
+        ends = (scale * d.lo, scale * d.hi, scale * d.lo_adjusted, scale * d.hi_adjusted)
+        rows.append(charts.ForestRow(name, scale * d.mean, ends[0], ends[1], verdict, words, ends[2], ends[3]))
     return rows
 
 
