@@ -21,7 +21,12 @@ _TRAINING = (
 @takes(
     extra("methods", str | None, None, option(
         "As in manifold,tmix:alpha=0.5. Plain training, label smoothing, a probe and TF-IDF are always added.", MODEL)),
-    extra("seeds", int | None, None, option("How many seeds; 3 at least to know anything. Default: 5.", RUN)),
+    extra("seeds", int | None, None, option(
+        "How many seeds; 3 at least to know anything. Default: 5; in a race at most 18.", RUN)),
+    extra("race", bool, False, option(
+        "Add seeds in rounds; a method that is better, worse or practically equal trains no more.", RUN, "--race")),
+    extra("budget", str | None, None, option(
+        "Of a race: 30m of training, summed over the runs, or '60 runs'. Default: none.", RUN)),
     extra("output", str | None, None, option(
         "The folder for the records. Default: runs/DATA-compare.", RUN, "--output", "-o")),
     extra("grid", str | None, None, option(
@@ -84,7 +89,16 @@ def command(
     from mixwell.compare import run
     from mixwell.report.terminal import show_comparison
 
-    grid = grids.make_grid(grids.read_grid(values["grid"]) if values["grid"] else {}, _read(data, values))
+    from mixwell.utils.errors import OptionError
+
+    if values["budget"] is not None and not values["race"]:
+        raise OptionError("--budget goes with --race, which adds seeds until the budget ends; add --race")
+    budget = run.Budget.read(values["budget"]) if values["race"] else None
+    file = grids.read_grid(values["grid"]) if values["grid"] else {}
+    given = _read(data, values)
+    if values["race"] and "seeds" not in file and given["seeds"] is None:
+        given["seeds"] = run.RACE_SEEDS
+    grid = grids.make_grid(file, given)
     about = {name: values[name] for name in ("address", "cpus_per_run", "gpus_per_run", "ship_data")}
     about = {name: value for name, value in about.items() if value is not None}
     cluster = run.Cluster(**about) if about else None
@@ -100,6 +114,7 @@ def command(
         new_data=values["new_data"],
         level=values["level"],
         equal_within=values["equal_within"],
+        budget=budget,
         command=shlex.join(["mixwell", *context.obj]) if context.obj else None,
     )
     show_comparison(done)

@@ -198,6 +198,11 @@ class CellSpec:
     settings: Mapping[str, Any]
     seed: int
 
+    @property
+    def is_reference(self) -> bool:
+        """Whether it trains no Transformer."""
+        return self.method in REFERENCES
+
     def group(self) -> dict[str, Any]:
         """What the cells of one comparison have in common: all but method and seed."""
         sample = {key: value for key, value in dataclasses.asdict(self.sample).items() if key != "seed"}

@@ -61,4 +61,6 @@ def show_comparison(done: Any) -> None:
         for sentence in group.sentences:
             print(sentence)
         print()
+    if done.race is not None:
+        print("\n".join([*done.race.lines(), ""]))
     print(f"records   {done.folder}\nreport    mixwell report {done.folder}")
