@@ -596,7 +596,13 @@ def test_exports(told: Records) -> None:
     assert r"\<b\>a\_b & c\|d\</b\>" in text and "failed: amplify, seed 0" in text
     lines = list(csv.DictReader(io.StringIO(export.export(summary, "csv"))))
     assert {line["metric"] for line in lines} >= {"accuracy", "nll", "nll_after", "ece", "seconds_per_step"}
-    assert {line["verdict"] for line in lines} <= {"", "better", "worse", "practically equal", "no significant difference"}
+    assert {line["verdict"] for line in lines} <= {
+        "",
+        "better",
+        "worse",
+        "practically equal",
+        "no significant difference",
+    }
     assert {line["verdict"] for line in lines if line["metric"] in ("nll", "ece", "ece_after")} == {""}
     assert {line["metric"] for line in lines} >= {"aurc", "excess_aurc", "error_auroc"}
     guessed = {line["metric"]: line for line in lines if line["method"] == GUESSING}

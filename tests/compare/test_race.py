@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import multiprocessing
 import os
@@ -30,7 +31,7 @@ from mixwell.utils.errors import OptionError
 
 METHODS = ["amplify", "tmix", "manifold"]
 # What each is made to be: its share of right answers and the spread of that over seeds.
-SKILL = {"amplify": (0.92, 0.004), "tmix": (0.70, 0.004), "manifold": (0.80, 0.0005), "none": (0.80, 0.0005)}
+SKILL = {"amplify": (0.92, 0.004), "tmix": (0.70, 0.004), "manifold": (0.80, 0.006), "none": (0.80, 0.0005)}
 
 
 def made(spec: CellSpec, skill: Any = None, rows: int = 2000) -> CellResult:
@@ -57,7 +58,9 @@ def engine(skill: Any = None) -> FakeEngine:
 
 def raced(place: Path, folder: Path, budget: Budget | None = None, **changes: Any) -> Any:  # noqa: F811
     values = {"methods": METHODS, "seeds": 12, **changes}
-    return run(make_grid(place, **values), folder, engine=engine, budget=budget or Budget(), view=changes.pop("view", None))
+    return run(
+        make_grid(place, **values), folder, engine=engine, budget=budget or Budget(), view=changes.pop("view", None)
+    )
 
 
 @pytest.mark.parametrize(
@@ -102,19 +105,22 @@ def test_a_race_is_judged_as_its_summary(place: Path, tmp_path: Path) -> None:  
     again = read_summary(Records(tmp_path / "out"))
     for name in METHODS:
         before, after = (s.groups[0].row(name, "accuracy").difference for s in (done.summary, again))
-        assert before == after and done.race.lanes[0].out[name].startswith(after.verdict)
+        assert (before.verdict, before.p_holm, before.lo_adjusted) == (after.verdict, after.p_holm, after.lo_adjusted)
+        assert done.race.lanes[0].out[name].startswith(after.verdict)
     assert again.groups[0].rules.looks == tuple(done.race.lanes[0].looks)
 
 
 def test_runs_are_a_limit(place: Path, tmp_path: Path) -> None:  # noqa: F811
-    noisy = {"amplify": (0.8, 0.03), "none": (0.8, 0.03), "tmix": (0.8, 0.03), "manifold": (0.8, 0.03)}
-    grid = make_grid(place, methods=METHODS, seeds=12)
+    noisy = {"amplify": (0.815, 0.02), "none": (0.8, 0.02), "tmix": (0.78, 0.02), "manifold": (0.82, 0.02)}
+    grid = make_grid(place, methods=METHODS, seeds=18)
     done = run(grid, tmp_path / "out", engine=lambda: engine(noisy), budget=Budget(runs=33))
     (lane,) = done.race.lanes
     assert lane.ended == "the budget is used up" and 28 < done.race.spent[0] <= 33
     more = run(grid, tmp_path / "out", engine=lambda: engine(noisy), budget=Budget(runs=45))
     assert 33 < more.race.spent[0] <= 45 and more.race.lanes[0].looks[:2] == lane.looks[:2]
-    with pytest.raises(OptionError, match="budget 10 runs is too small: the first round, 3 seeds of each method, has 15"):
+    with pytest.raises(
+        OptionError, match="budget 10 runs is too small: the first round, 3 seeds of each method, has 15"
+    ):
         run(grid, tmp_path / "small", engine=lambda: engine(noisy), budget=Budget(runs=10))
 
 
@@ -174,7 +180,7 @@ def test_the_grid_fills_in(place: Path, tmp_path: Path) -> None:  # noqa: F811
             LiveView.begin(self, *args)
 
         def tick(self) -> None:
-            console = Console(width=160, record=True, file=open(os.devnull, "w"))
+            console = Console(width=160, record=True, file=io.StringIO())
             console.print(self.table())
             shown.append(console.export_text())
 
@@ -212,7 +218,7 @@ def test_lanes(place: Path) -> None:  # noqa: F811
     assert [row[1] for row in lane.grid_rows({lane.cells["amplify", 0].key})] == ["....", "....", ">..."]
 
 
-# --- kills -------------------------------------------------------------------------------------------------------------
+# --- kills ------------------------------------------------------------------------------------------------------------
 
 
 class SlowEngine(FakeEngine):

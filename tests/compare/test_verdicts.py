@@ -26,8 +26,7 @@ from mixwell.compare.summary import read_summary
 from mixwell.report import export
 from mixwell.utils.errors import OptionError
 
-
-# --- looks -------------------------------------------------------------------------------------------------------------
+# --- looks ------------------------------------------------------------------------------------------------------------
 
 
 def test_levels_of_looks():
@@ -93,7 +92,7 @@ def test_two_seeds_decide_nothing():
     assert found.p < 0.001 and found.verdict == UNSURE and found.p_holm == 1.0
 
 
-# --- practically equal -------------------------------------------------------------------------------------------------
+# --- practically equal ------------------------------------------------------------------------------------------------
 
 
 def test_two_one_sided_tests_by_hand():
@@ -130,7 +129,7 @@ def test_equal_errs_as_promised():
     assert calls / 2000 <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / 2000)
 
 
-# --- what was learned --------------------------------------------------------------------------------------------------
+# --- what was learned -------------------------------------------------------------------------------------------------
 
 LABELS = [np.arange(200) % 4]
 
@@ -189,7 +188,7 @@ def test_withheld_in_a_comparison():
     assert d.verdict == WITHHELD and "1 of 4 runs" in d.note
 
 
-# --- in a folder -------------------------------------------------------------------------------------------------------
+# --- in a folder ------------------------------------------------------------------------------------------------------
 
 
 def with_outputs(spec, change):
@@ -258,7 +257,7 @@ def test_marks_only_where_they_cannot_mislead(place, tmp_path):  # noqa: F811
         same = (draw.normal(size=z.shape) + 2 * np.eye(2)[np.arange(len(z)) % 2]).astype(np.float32)
         return same * 30 if spec.label == "none" else same
 
-    summary = filled(place, tmp_path / "out", change, seeds=4)
+    summary = filled(place, tmp_path / "out", change, seeds=8)
     group = summary.groups[0]
     row = group.row("amplify", "nll")
     assert row.difference.verdict == BETTER and not group.judges("nll") and group.judges("aurc")

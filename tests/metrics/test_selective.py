@@ -20,7 +20,7 @@ def slow_aurc(confidence, right):
     """The mean over all orders of tied rows, each order written out."""
     areas = []
     for order in itertools.permutations(range(len(right))):
-        if any(confidence[a] < confidence[b] for a, b in zip(order, order[1:])):
+        if any(confidence[a] < confidence[b] for a, b in itertools.pairwise(order)):
             continue
         risks = [np.mean([1 - right[row] for row in order[:k]]) for k in range(1, len(order) + 1)]
         areas.append(np.mean(risks))
@@ -51,9 +51,7 @@ def test_error_detection_against_scikit_learn(seed):
     right = (draw.random(200) < 0.7).astype(float)
     confidence = (draw.random(200) + 0.3 * right).round(1)  # many ties
     assert error_auroc_of(confidence, right) == pytest.approx(roc_auc_score(right, confidence))
-    assert auroc(confidence[:150], confidence[150:]) == pytest.approx(
-        roc_auc_score([1] * 150 + [0] * 50, confidence)
-    )
+    assert auroc(confidence[:150], confidence[150:]) == pytest.approx(roc_auc_score([1] * 150 + [0] * 50, confidence))
 
 
 @settings(max_examples=30, deadline=None)

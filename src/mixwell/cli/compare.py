@@ -10,7 +10,8 @@ from mixwell.cli._options import extra, option, settings, takes
 from mixwell.training.settings import DATA, MODEL, RUN, TRAINING
 
 CLUSTER = "Ray cluster"
-_LOADING = ("text", "text_pair", "label", "task", "validation", "test", "split_seed", "drop_leaks")
+CONDITIONS = "Conditions"
+_LOADING = ("text", "text_pair", "label", "task", "validation", "split_seed", "drop_leaks")
 _TRAINING = (
     "pooling", "max_length", "start", "epochs", "batch_size", "eval_batch_size", "learning_rate", "head_rate",
     "freeze_words", "warmup", "weight_decay", "scheduler", "patience", "best_metric", "class_weights",
@@ -40,8 +41,21 @@ _TRAINING = (
         "Chooses the training rows for all seeds alike. Default: each seed has its own.", DATA)),
     *settings(
         _LOADING, optional=True, validation="A file, or a share of train. Default: 0.1.",
-        test="A file, or a share of train. Default: 0.2.",
     ),
+    extra("test", list[str] | None, None, option(
+        "A file, or a share of train. Default: 0.2. NAME=FILE: a further test set, such as another domain.", DATA)),
+    extra("label_noise", str | None, None, option(
+        "Share of training rows with another class, as in 0.3, or 0,0.3: a comparison each.", CONDITIONS)),
+    extra("noise", str | None, None, option(
+        "Which other class: uniform, or confusion (those that are easily confused). Default: uniform.", CONDITIONS)),
+    extra("typos", str | None, None, option("Share of words with a typing mistake, as in 0.1.", CONDITIONS)),
+    extra("typos_in", str | None, None, option("train, test or both. Default: train.", CONDITIONS)),
+    extra("imbalance", str | None, None, option(
+        "How many times the rows of the smallest class the largest has, as in 10.", CONDITIONS)),
+    extra("ood", str | None, None, option(
+        "A file with texts of another kind: how well the confidence tells them apart.", CONDITIONS, metavar="FILE")),
+    extra("overtrain", bool | None, None, option(
+        "Keep the last epoch; the one that validation chooses is tested beside it.", CONDITIONS, "--overtrain")),
     *settings(("model", "trust_remote_code"), optional=True),
     extra("references", bool | None, None, option(
         "Add a probe on the frozen model and TF-IDF, which train no Transformer.", MODEL)),
@@ -88,7 +102,6 @@ def command(
     from mixwell.compare import grid as grids
     from mixwell.compare import run
     from mixwell.report.terminal import show_comparison
-
     from mixwell.utils.errors import OptionError
 
     if values["budget"] is not None and not values["race"]:
@@ -124,6 +137,7 @@ def command(
 def _read(data: list[str] | None, values: dict[str, Any]) -> dict[str, Any]:
     """What a command line says of a grid; None where it says nothing."""
     from mixwell.compare import grid as grids
+    from mixwell.compare.conditions import read_tests
     from mixwell.utils.options import number_or_text, typed_options
 
     training = {name: values[name] for name in _TRAINING if values[name] is not None}
@@ -131,11 +145,28 @@ def _read(data: list[str] | None, values: dict[str, Any]) -> dict[str, Any]:
         from transformers import TrainingArguments
 
         training["arguments"] = typed_options(values["set_"], TrainingArguments, "--set")
-    plain = ("max_train", "max_test", "sample_seed", "seeds", "model", "trust_remote_code", "references")
+    test, tests = read_tests(values["test"])
+    plain = (
+        "noise",
+        "typos_in",
+        "ood",
+        "overtrain",
+        "max_train",
+        "max_test",
+        "sample_seed",
+        "seeds",
+        "model",
+        "trust_remote_code",
+        "references",
+    )
     return {
         **{name: values[name] for name in (*_LOADING, *plain)},
         "validation": number_or_text(values["validation"]),
-        "test": number_or_text(values["test"]),
+        "test": number_or_text(test),
+        "tests": tests,
+        "label_noise": grids.numbers(values["label_noise"], float, "--label-noise"),
+        "typos": grids.numbers(values["typos"], float, "--typos"),
+        "imbalance": grids.numbers(values["imbalance"], float, "--imbalance"),
         "data": data or None,
         "methods": None if values["methods"] is None else grids.split_methods(values["methods"]),
         "fractions": grids.numbers(values["fractions"], float, "--fractions"),

@@ -137,7 +137,7 @@ class LiveView:
 
 def run_title(spec: CellSpec) -> str:
     """A cell in words."""
-    return f"{spec.name}, {spec.sample.title}: {spec.label}, seed {spec.seed}"
+    return f"{spec.name}, {spec.title}: {spec.label}, seed {spec.seed}"
 
 
 class PlainView(LiveView):
@@ -231,13 +231,12 @@ class TerminalView(LiveView):
             running = [f"{cell.label} {cell.seed}" for cell in cells if cell.key in self.progress.running]
             table.add_row(
                 Text(cells[0].name),
-                Text(cells[0].sample.title),
+                Text(cells[0].title),
                 f"{sum(cell.key in self.progress.done for cell in cells)} of {len(cells)}",
                 Text(", ".join(running)),
                 Text("" if ahead is None else f"{ahead[0]} ({name} {ahead[1]:.4f}, {ahead[2]} seeds)"),
             )
         return table
-
 
     def _race_table(self, race: RaceResult) -> Any:
         """Methods x seeds of a race, who is out and why, and what is spent."""
@@ -249,7 +248,9 @@ class TerminalView(LiveView):
         runs += sum(not record.spec.is_reference for record in fresh)
         seconds += sum(float(record.result["timing"]["seconds"]) for record in fresh if not record.spec.is_reference)
         title = f"{self.progress.line()}; spent: {race.budget.words(runs, seconds)}"
-        table = Table(title=Text(title), title_justify="left", caption="+ finished  > running  . this round  - perhaps later")
+        table = Table(
+            title=Text(title), title_justify="left", caption="+ finished  > running  . this round  - perhaps later"
+        )
         for column in ("data", "method", "seeds", ""):
             table.add_column(column)
         for lane in race.lanes:

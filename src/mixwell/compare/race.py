@@ -1,9 +1,9 @@
 """A race: seeds are added in rounds, and a method is out as soon as its verdict is certain.
 
-After 3, 5, 8, 12, ... seeds every method is judged by the group-sequential rule of `stats.sequential`, so the error rates
-are those of one look. Who is better, worse or practically equal is decided and trains no more; so is who cannot be decided
-within the seeds that are left. Plain training goes on as long as anybody does. All decisions are functions of the records:
-a race that was killed comes to the same end.
+After 3, 5, 8, 12, ... seeds every method is judged by the group-sequential rule of `stats.sequential`, so the error
+rates are those of one look. Who is better, worse or practically equal is decided and trains no more; so is who cannot
+be decided within the seeds that are left. Plain training goes on as long as anybody does. All decisions are functions
+of the records: a race that was killed comes to the same end.
 """
 
 from __future__ import annotations
@@ -56,7 +56,9 @@ class Budget:
             return cls(runs=int(runs[1]))
         if time and float(time[1]) > 0:
             return cls(seconds=float(time[1]) * _UNITS[time[2]])
-        raise OptionError(f"budget {text!r} cannot be read; write a time such as 30m or 2h, or a number such as '60 runs'")
+        raise OptionError(
+            f"budget {text!r} cannot be read; write a time such as 30m or 2h, or a number such as '60 runs'"
+        )
 
     def words(self, runs: int, seconds: float) -> str:
         """What is spent, and of what."""
@@ -169,7 +171,9 @@ class RaceResult:
         for lane in self.lanes:
             rounds = ", ".join(map(str, lane.looks)) or "none"
             lines.append(f"{lane.title}: rounds at {rounds} seeds; {lane.ended or 'all methods are decided'}.")
-            lines += [f"  {method}: {lane.out.get(method, 'not decided')}" for method in lane.methods if method != BASELINE]
+            lines += [
+                f"  {method}: {lane.out.get(method, 'not decided')}" for method in lane.methods if method != BASELINE
+            ]
         return lines
 
 
@@ -177,7 +181,7 @@ def lanes_of(cells: Sequence[CellSpec]) -> list[Lane]:
     """The races of planned runs, one for each comparison."""
     lanes: dict[str, Lane] = {}
     for cell in cells:
-        title = f"{cell.name}, {cell.sample.title}"
+        title = f"{cell.name}, {cell.title}"
         lane = lanes.setdefault(cell.group_key, Lane(title, {}, [], []))
         lane.cells[cell.label, cell.seed] = cell
         if cell.seed not in lane.seeds:
@@ -259,7 +263,9 @@ def choose_round(lane: Lane, result: RaceResult) -> None:
     elif lane.looks:
         # What other lanes of this round will cost is taken off too.
         runs, seconds = result.spent
-        running = [other for other in result.lanes if not other.ended and other is not lane and other.wanted > _last(other)]
+        running = [
+            other for other in result.lanes if not other.ended and other is not lane and other.wanted > _last(other)
+        ]
         planned = sum(len(other.active) * (other.wanted - _last(other)) for other in running)
         mean = seconds / max(runs, 1)
         left = math.inf
@@ -323,12 +329,12 @@ def judge(lane: Lane, failed: Sequence[Failure], level: float, equal_within: flo
         if method not in results or (difference := found.row(method, metric).difference) is None:
             reasons = [failure.reason for failure in failed if failure.spec.label == method]
             out[method] = f"failed ({reasons[0]})" if reasons else "failed"
-        elif why := _why_out(difference, rules, level, len(lane.methods) - 1, len(lane.seeds), metric):
+        elif why := why_out(difference, rules, level, len(lane.methods) - 1, len(lane.seeds), metric):
             out[method] = why
     return out
 
 
-def _why_out(d: Difference, rules: Rules, level: float, family: int, most: int, metric: str) -> str:
+def why_out(d: Difference, rules: Rules, level: float, family: int, most: int, metric: str) -> str:
     """Why a method trains no more; empty if it goes on."""
     size = f"{100 * d.mean:+.1f} points" if metric != "mse" else f"{d.mean:+.3g}"
     if d.verdict in (BETTER, WORSE, EQUAL):
@@ -343,7 +349,7 @@ def _why_out(d: Difference, rules: Rules, level: float, family: int, most: int, 
 def chance_of_verdict(d: Difference, rules: Rules, rate: float, most: int) -> float:
     """The probability that `most` seeds lead to any verdict, given what was seen.
 
-    The mean after all seeds is predicted from the present one: normal, with the variance that the seeds left to run add.
+    The mean after all seeds is predicted from the present one: normal, with the variance that the seeds to come add.
 
     Args:
         d: the difference so far.
@@ -374,4 +380,3 @@ def chance_of_verdict(d: Difference, rules: Rules, rate: float, most: int) -> fl
         inner = rules.equal_within - float(-special.stdtrit(min(df, 1e6), level)) * error
         equal = below(inner) - below(-inner) if inner > 0 else 0.0
     return min(1.0, different + equal)
-

@@ -144,7 +144,7 @@ class Records:
         return list(dict.fromkeys(str(values["command"]) for values in self._logged("command", "command")))
 
     def looks(self) -> dict[str, set[int]]:
-        """For each comparison (`CellSpec.group_mark`) the numbers of seeds at which results were shown, from the log."""
+        """Per comparison (`CellSpec.group_mark`) the numbers of seeds at which results were shown; from the log."""
         looks: dict[str, set[int]] = {}
         for values in self._logged("look", "comparison"):
             with contextlib.suppress(KeyError, TypeError, ValueError):

@@ -183,4 +183,14 @@ def log_looks(records: Records, summary: Summary) -> None:
             records.log("look", comparison=group.spec.group_mark, seeds=seeds)
 
 
-__all__ = ["Budget", "Cluster", "Done", "RACE_SEEDS", "check_engine", "default_folder", "make_engine", "make_view", "run"]
+__all__ = [
+    "RACE_SEEDS",
+    "Budget",
+    "Cluster",
+    "Done",
+    "check_engine",
+    "default_folder",
+    "make_engine",
+    "make_view",
+    "run",
+]

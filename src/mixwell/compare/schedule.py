@@ -67,7 +67,13 @@ def check_data(records: Records, cells: Sequence[CellSpec], *, new_data: bool = 
 
 
 def execute(
-    cells: Sequence[CellSpec], records: Records, engine: Engine, view: LiveView, *, retry_failed: bool = False, close: bool = True
+    cells: Sequence[CellSpec],
+    records: Records,
+    engine: Engine,
+    view: LiveView,
+    *,
+    retry_failed: bool = False,
+    close: bool = True,
 ) -> ScheduleOutcome:
     """Train the cells that have no record, and return the records of all.
 

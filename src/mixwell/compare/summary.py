@@ -10,11 +10,11 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from mixwell.compare.records import CorruptRecord, Failure, Record, Records
-from mixwell.compare.spec import BASELINE, REFERENCES, CellSpec
+from mixwell.compare.spec import BASELINE, REFERENCES, CellSpec, canonical
 from mixwell.compare.stats.bootstrap import AFTER, SCALARS, SeedResult, metric_info
 from mixwell.compare.stats.judge import Rules
 from mixwell.compare.stats.learned import GUESSING, Learning, what_was_learned
@@ -56,7 +56,11 @@ COLUMNS = {
         Column("mse", "MSE"), Column("mae", "MAE"), Column("pearson", "Pearson"), Column("spearman", "Spearman"),
     ),
 }  # fmt: skip
-SECONDS = Column("seconds_per_step", "s/step")
+SCALAR_COLUMNS = (
+    Column("ood_auroc", "OOD AUROC"),
+    Column("ood_false_accept", "OOD accepted", True),
+    Column("seconds_per_step", "s/step"),
+)
 
 
 @dataclass(frozen=True)
@@ -76,6 +80,7 @@ class Group:
         records: the finished cells.
         learning: guessing, and runs that collapsed; None while plain training has no finished run.
         rules: what its verdicts depend on.
+        tests: the same methods on further test sets, by name.
     """
 
     title: str
@@ -90,6 +95,7 @@ class Group:
     records: tuple[Record, ...] = ()
     learning: Learning | None = None
     rules: Rules = Rules(())
+    tests: Mapping[str, Comparison] = field(default_factory=dict)
 
     @property
     def methods(self) -> list[str]:
@@ -109,7 +115,7 @@ class Group:
     def columns(self) -> list[Column]:
         """The columns of the leaderboard."""
         metrics = self.comparison.metrics if self.comparison else ()
-        return [column for column in (*COLUMNS[self.spec.task], SECONDS) if column.metric in metrics]
+        return [column for column in (*COLUMNS[self.spec.task], *SCALAR_COLUMNS) if column.metric in metrics]
 
     def row(self, method: str, metric: str) -> MetricRow | None:
         """A candidate in a metric; None where it was not compared."""
@@ -224,12 +230,13 @@ def _samplings(records: list[Record]) -> dict[str, list[Record]]:
 
 def group_titles(specs: Sequence[CellSpec]) -> list[str]:
     """What distinguishes comparisons: data and sample, then what differs among them."""
-    short = [f"{spec.name}, {spec.sample.title}" for spec in specs]
+    short = [f"{spec.name}, {spec.title}" for spec in specs]
     details: list[dict[str, str]] = []
     for spec in specs:
         values = {"model": spec.model.rstrip("/").split("/")[-1]}
         values |= {name: str(value) for name, value in spec.settings.items()}
         values |= {"test rows": str(spec.max_test or "all"), "data": spec.fingerprint[:8], "weights": spec.weights[:8]}
+        values["further tests"] = canonical(spec.conditions.identity(seeded=False)) if spec.conditions.files() else ""
         details.append(values)
     titles = []
     for title, values in zip(short, details):
@@ -247,7 +254,8 @@ def seed_result(record: Record, *, after_temperature: bool = False) -> SeedResul
         after_temperature: take the probabilities after the temperature for those of the model.
     """
     outputs, temperature = record.outputs(), record.result["temperature"]
-    seconds = record.result["timing"]["seconds_per_step"]
+    scalars = {"seconds_per_step": record.result["timing"]["seconds_per_step"]}
+    scalars |= {f"ood_{name}": value for name, value in record.result.get("ood", {}).items() if name != "rows"}
     logits = outputs["test_logits"]
     if after_temperature:
         logits, temperature = logits / temperature, None
@@ -256,8 +264,28 @@ def seed_result(record: Record, *, after_temperature: bool = False) -> SeedResul
         logits=logits,
         labels=outputs["test_labels"],
         temperature=temperature,
-        scalars={} if seconds is None or after_temperature else {"seconds_per_step": float(seconds)},
+        scalars={name: float(v) for name, v in scalars.items() if v is not None and not after_temperature},
     )
+
+
+def _further_tests(
+    by_method: Mapping[str, Sequence[Record]], task: str, level: float, rules: Rules
+) -> dict[str, Comparison]:
+    """The methods on further test sets, in the metrics that are judged."""
+    found: dict[str, Comparison] = {}
+    for name in by_method[BASELINE][0].result.get("tests", {}):
+        results: dict[str, list[SeedResult]] = {}
+        for label, records in by_method.items():
+            for record in records:
+                outputs, own = record.outputs(), record.result.get("tests", {}).get(name)
+                if own is not None:
+                    pair = outputs[f"test.{name}_logits"], outputs[f"test.{name}_labels"]
+                    results.setdefault(label, []).append(SeedResult(record.spec.seed, *pair, own["temperature"]))
+        if BASELINE in results:
+            found[name] = compare(
+                results, BASELINE, JUDGED[task], task=task, level=level, apart=REFERENCES, rules=rules
+            )
+    return found
 
 
 def _group(
@@ -296,8 +324,15 @@ def _group(
         names = [name for name in (PRIMARY[spec.task], "aurc", "nll", "ece") if name in comparison.metrics]
         temperature = compare(pair, BASELINE, names, task=spec.task, level=level)
     sentences = _sentences(comparison, learning, temperature, one_set)
+    tests = _further_tests({label: by_method[label] for label in results}, spec.task, level, rules)
     return Group(
-        comparison=comparison, temperature=temperature, sentences=sentences, learning=learning, rules=rules, **common
+        tests=tests,
+        comparison=comparison,
+        temperature=temperature,
+        sentences=sentences,
+        learning=learning,
+        rules=rules,
+        **common,
     )
 
 
@@ -322,7 +357,7 @@ def _sentences(
 ) -> tuple[str, ...]:
     """The conclusion: what makes verdicts meaningless comes first."""
     sentences = [f"{learning.headline}."] if learning.headline else []
-    if not learning.headline or len(learning.runs) and max(learning.runs.values()) == 1:
+    if not learning.headline or (len(learning.runs) and max(learning.runs.values()) == 1):
         sentences.append(summary_sentence(comparison, one_training_set=one_set))
     if not learning.headline:
         for method in learning.collapsed:

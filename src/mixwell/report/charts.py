@@ -16,7 +16,7 @@ VERDICTS = {"better": "var(--good)", "worse": "var(--bad)"}
 
 @dataclass(frozen=True)
 class ForestRow:
-    """A row of a forest plot; the ends may be NaN. The outer ones are of the adjusted interval, which the verdict has."""
+    """A row of a forest plot; ends may be NaN. The outer ones are of the adjusted interval, which the verdict has."""
 
     name: str
     mean: float

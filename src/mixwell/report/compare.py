@@ -121,12 +121,12 @@ def _board(summary: Summary) -> dict[str, Any]:
         if column is columns[0]:
             heads += changes
     heads.append(BoardHead("seeds"))
-    named = Counter((group.spec.name, group.spec.sample.title) for group in ready)
+    named = Counter((group.spec.name, group.spec.title) for group in ready)
     mixed = len({group.columns[0].metric for group in ready}) > 1
     rows = []
     for group in ready:
         # What distinguishes it from others of the same data and sample: model, settings.
-        unique = named[group.spec.name, group.spec.sample.title] == 1
+        unique = named[group.spec.name, group.spec.title] == 1
         place = (group.spec.name if unique else group.title) if len(summary.groups) > 1 else ""
         rows += [_board_row(group, method, columns, place=place, mixed=mixed) for method in group.methods]
     return {"heads": heads, "rows": rows}
@@ -163,7 +163,7 @@ def _board_row(group: Group, method: str, columns: list[Column], *, place: str, 
     return {
         "cells": cells,
         "data": group.spec.name,
-        "sample": group.spec.sample.title,
+        "sample": group.spec.title,
         "base": method == BASELINE,
     }
 
@@ -244,11 +244,12 @@ def _group(group: Group, numbers: dict[str, int], with_texts: bool) -> dict[str,
         "title": group.title,
         "order": order,
         "data": group.spec.name,
-        "sample": group.spec.sample.title,
+        "sample": group.spec.title,
         "task": group.spec.task,
         "sentences": list(group.sentences),
         "about": tables.about(group),
         "forests": _forests(group),
+        "tests": tables.further_tests(group),
         "level": f"{100 * group.comparison.level:g} %" if group.comparison else "",
         "losses": loss_views(methods, numbers),
         "methods": [method_view(methods[name], methods.get(BASELINE), numbers) for name in order],
@@ -328,6 +329,9 @@ def _settings(group: Group) -> list[tuple[str, str]]:
         ("weights", spec.weights[:16]),
         ("data", spec.name),
         ("sample", spec.sample.title),
+        *([("conditions", spec.conditions.title)] if spec.conditions.title else []),
+        *((f"further test {file.name}", file.path.split("/")[-1]) for file in spec.conditions.tests),
+        *([("foreign texts", spec.conditions.ood.path.split("/")[-1])] if spec.conditions.ood else []),
         ("test rows", f"{group.test_rows:,}"),
         ("seeds", ", ".join(map(str, group.seeds))),
         ("task", spec.task),

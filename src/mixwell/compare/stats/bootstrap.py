@@ -36,7 +36,11 @@ Floats = NDArray[np.float64]
 Block = Callable[[Any, Floats], dict[str, Any]]  # (counts (N, R), rows drawn (R,)) -> name -> (R,)
 
 AFTER = "_after"
-SCALARS = {"seconds_per_step": MetricInfo("seconds per step", False, TASKS)}
+SCALARS = {
+    "seconds_per_step": MetricInfo("seconds per step", False, TASKS),
+    "ood_auroc": MetricInfo("AUROC of foreign texts", True, (SINGLE, MULTI)),
+    "ood_false_accept": MetricInfo("foreign texts accepted at 95 % coverage", False, (SINGLE, MULTI)),
+}
 _ELEMENTS = 1_500_000  # counts held at a time: 6 MB, about what a cache holds
 
 

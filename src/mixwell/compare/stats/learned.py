@@ -1,6 +1,6 @@
 """Did the models learn anything? Guessing, collapsed runs, and fine-tuning that stays below a probe.
 
-No method verdict comes from models that learned nothing: of two that guess, one is ahead by luck. A collapsed run is one
+No method verdict comes from models that learned nothing: of two that guess, one is ahead by luck. A collapsed run is
 at the level of guessing while the others learn. It says something about the method, but an average over three to five
 seeds cannot weigh it: whether one of them collapses is chance. So collapses are counted and shown, and verdicts on the
 methods concerned are withheld.
@@ -117,10 +117,10 @@ def what_was_learned(
     if max(means.values()) <= floor + margin and max(every) <= floor + 2 * margin:
         words = _value(guess[metric], metric)
         best = max(means, key=lambda name: means[name])
+        who = "plain training" if best == "none" else best
         text = (
-            f"Nothing was learned: no fine-tuned model is clearly better than guessing ({words}; the best, "
-            f"{'plain training' if best == 'none' else best}, has {_value(sign * means[best], metric)}), so no method is "
-            f"judged; train longer, with another learning rate, or on more rows"
+            f"Nothing was learned: no fine-tuned model is clearly better than guessing ({words}; the best, {who}, has "
+            f"{_value(sign * means[best], metric)}), so no method is judged; train longer, with another learning rate, or on more rows"
         )
         return Learning(guess, {}, text, runs)
     collapsed: dict[str, tuple[int, ...]] = {}
@@ -131,10 +131,11 @@ def what_was_learned(
     headline = ""
     if values.get(probe):
         reached = sign * float(np.mean(list(values[probe].values())))
-        if max(means.values()) < reached:
+        top = max(means.values())
+        if top < reached:
             headline = (
                 f"Fine-tuning stays below the probe: a logistic regression on the frozen features has "
-                f"{_value(sign * reached, metric)}, the best fine-tuned model {_value(sign * max(means.values()), metric)}, "
+                f"{_value(sign * reached, metric)}, the best fine-tuned model {_value(sign * top, metric)}, "
                 f"so no method is judged; use the probe, or train longer or on more rows"
             )
     return Learning(guess, collapsed, headline, runs)

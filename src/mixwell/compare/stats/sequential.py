@@ -7,8 +7,8 @@ error rate, at 10 seeds 80 %; two seeds have none.
 
 The level at each look follows from the joint distribution of the looks, that of a random walk, by numerical integration
 (Armitage, McPherson and Rowe 1969). It is applied to p-values of t distributions, as Jennison and Turnbull (2000,
-chapter 4.4) advise; what the walk does not know (few degrees of freedom, test examples that all looks share) is measured
-by `benchmarks/statistics_power.py`.
+chapter 4.4) advise; what the walk does not know (few degrees of freedom, test examples that all looks share) is
+measured by `benchmarks/statistics_power.py`.
 """
 
 from __future__ import annotations

@@ -184,7 +184,7 @@ def compare(
     _check_options(level, resamples)
     _check_results(results, baseline, task)
     names, scalars = _metric_list(results, metrics, task)
-    measured = _MetricValues.of(results, names, task, resamples, np.random.default_rng(rng))
+    measured = MetricValues.of(results, names, task, resamples, np.random.default_rng(rng))
     rows: list[MetricRow] = []
     for name in names + scalars:
         info = metric_info(name)
@@ -204,7 +204,7 @@ def compare(
 
 
 @dataclass(frozen=True)
-class _MetricValues:
+class MetricValues:
     """The metrics of all trained models, on their test sets and on resamples of them.
 
     Attributes:
@@ -227,7 +227,7 @@ class _MetricValues:
         task: str,
         resamples: int,
         rng: np.random.Generator,
-    ) -> _MetricValues:
+    ) -> MetricValues:
         by_seed = {r.seed: r for runs in results.values() for r in runs}
         size, rows = boot.pool(list(by_seed.values()))
         examples = dict(zip(by_seed, rows))
