@@ -28,6 +28,7 @@ from mixwell.compare.race import why_out
 from mixwell.compare.stats import bootstrap as boot
 from mixwell.compare.stats.intervals import interval
 from mixwell.compare.stats.judge import BETTER, UNSURE, WORSE, Difference, Rules, judged
+from mixwell.compare.stats.sequential import LOOKS as ROUNDS
 from mixwell.compare.stats.sequential import nominal_level
 from mixwell.compare.stats.simulate import WORLDS, simulate
 from mixwell.compare.stats.verdicts import MetricValues
@@ -103,7 +104,7 @@ def records_part(args: argparse.Namespace) -> None:
             print(f"{'':>10} ({time.perf_counter() - start:.0f} s)", flush=True)
 
 
-# --- worlds of seeds ----------------------------------------------------------------------------------------------------
+# --- worlds of seeds --------------------------------------------------------------------------------------------------
 
 LOOKS = (3, 5, 8, 12, 18)
 DEPTH, CHANCE = 30.0, 0.15  # points that a collapsed run loses, and how often it happens in the second arm
@@ -157,9 +158,9 @@ def looks_part(args: argparse.Namespace) -> None:
     rng = np.random.default_rng(args.random_seed)
     check_vectorised(rng)
     count = 20 * args.simulations
-    print(f"\nFalse positives in %, {count:,} comparisons of two methods without a difference each, nominal 5 (standard "
-          f"error {100 * np.sqrt(0.05 * 0.95 / count):.2f});\ncover: 95 % intervals at 5 seeds, and adjusted ones at the "
-          f"look that stops")  # fmt: skip
+    error = 100 * np.sqrt(0.05 * 0.95 / count)
+    print(f"\nFalse positives in %, nominal 5; {count:,} comparisons without a difference each (error {error:.2f})")
+    print("cover: 95 % intervals at 5 seeds, and adjusted ones at the look that stops")
     head = ("one look at: 3", "5", "10", "looks, p < 0.05", "looks, the rule", "withheld", "cover, 5", "adjusted", "")
     print(f"{'world':>25} " + " ".join(f"{h:>15}" for h in head))
     worlds = ("normal", "heavy-tailed", "skewed", "collapsing", "collapsing, equal means", "one arm skewed")
@@ -189,9 +190,12 @@ def looks_part(args: argparse.Namespace) -> None:
         reached = max(*once, called.mean()) <= 0.06
         note = "" if reached else " above 6: not reached"
         print(f"{world:>25} " + " ".join(f"{100 * share:15.1f}" for share in shares) + note, flush=True)
-    print("collapsing: 15 % of one arm's runs end 30 points lower, and the runs that learn are equal. equal means: its runs "
-          "that learn are 4.5 points\nbetter instead; while no collapse is seen nothing tells this from a better method, and "
-          "'better' is true of the runs that learn.\none arm skewed: only one arm has far lower seeds, at equal means.")  # fmt: skip
+    print(
+        "collapsing: 15 % of one arm's runs end 30 points lower, and the runs that learn are equal.\n"
+        "equal means: its runs that learn are 4.5 points better instead. While no collapse is seen nothing tells this\n"
+        "from a better method, and 'better' is true of the runs that learn.\n"
+        "one arm skewed: only one arm has far lower seeds, at equal means."
+    )
 
 
 def power_part(args: argparse.Namespace) -> None:
@@ -218,7 +222,7 @@ def power_part(args: argparse.Namespace) -> None:
         )
 
 
-# --- races --------------------------------------------------------------------------------------------------------------
+# --- races ------------------------------------------------------------------------------------------------------------
 
 
 def quick_difference(d: np.ndarray, resampled: np.ndarray | None = None, examples: int = 0) -> Difference:
@@ -239,7 +243,7 @@ def run_race(of: Callable[[str, int], Difference], methods: list[str], seeds: in
     Returns:
         The verdict of each method, and how many trainings there were, plain training included.
     """
-    looks = [n for n in (3, 5, 8, 12, 18, 27, 40) if n < seeds] + [seeds]
+    looks = [n for n in ROUNDS if n < seeds] + [seeds]
     last: dict[str, int] = {}
     verdicts = dict.fromkeys(methods, UNSURE)
     active = list(methods)
@@ -270,8 +274,11 @@ def race_part(args: argparse.Namespace) -> None:
     rng = np.random.default_rng(args.random_seed + 2)
     methods, seeds, count = list("abcdef"), 18, max(200, args.simulations // 3)
     print(f"\nSimulated races: 6 methods and plain training, at most {seeds} seeds, {count} races each; in %")
-    print(f"{'world':>44} {'same decisions':>15} {'of methods':>12} {'runs':>8} {'wrong':>8}")
+    print(f"{'world':>50} {'same decisions':>15} {'of methods':>12} {'runs':>8} {'wrong':>8}")
     cases = {
+        "all equal, spread 0.3 points": (0.3, {}),
+        "one better by 4 points, spread 0.3": (0.3, {"a": 4.0}),
+        "one worse by 4 points, spread 0.3": (0.3, {"a": -4.0}),
         "all equal, spread 0.5 points": (0.5, {}),
         "one better by 4 points, spread 0.5": (0.5, {"a": 4.0}),
         "one worse by 4 points, spread 0.5": (0.5, {"a": -4.0}),
@@ -297,8 +304,9 @@ def race_part(args: argparse.Namespace) -> None:
         shares = (whole / count, same / count / len(methods), runs / count / (7 * seeds), wrong / count / len(methods))
         reached = not clear or (shares[1] >= 0.95 and shares[2] <= 1 / 3)
         note = "" if clear else "  (not clear: for comparison)"
-        print(f"{name:>44} {100 * shares[0]:15.1f} {100 * shares[1]:12.1f} {100 * shares[2]:8.1f} {100 * shares[3]:8.2f}"
-              f"{note}{'' if reached else '  target not reached'}", flush=True)  # fmt: skip
+        note += "" if reached else "  target not reached"
+        figures = f"{100 * shares[0]:15.1f} {100 * shares[1]:12.1f} {100 * shares[2]:8.1f} {100 * shares[3]:8.2f}"
+        print(f"{name:>50} {figures}{note}", flush=True)
 
 
 def replay_part(args: argparse.Namespace) -> None:
@@ -307,7 +315,7 @@ def replay_part(args: argparse.Namespace) -> None:
     rng = np.random.default_rng(args.random_seed + 3)
     orders = 20
     print(f"\nRaces replayed on stored records, {orders} orders of the seeds each; accuracy; in %")
-    print(f"{'records':>42} {'seeds':>6} {'methods':>8} {'same decisions':>15} {'runs':>8}  verdicts of the full grid")
+    print(f"{'records':>36} {'seeds':>6} {'methods':>8} {'same':>6} {'of decided':>11} {'runs':>6}  full grid")
     for pack in sorted(Path(args.packs).glob("*-small")):
         grouped: dict[tuple[str, str], dict[str, list]] = {}
         for run in read(pack).runs:
@@ -327,7 +335,7 @@ def replay(title: str, results: dict[str, list], base: str, seeds: int, orders: 
     examples = len(np.unique(np.concatenate(list(measured.examples.values()))))
     methods = [name for name in results if name != base]
     point, drawn = measured.point, measured.resampled
-    same = runs = 0
+    same = runs = clear = agreed = 0
     full: dict[str, str] = {}
     for _ in range(orders):
         order = rng.permutation(numbers)
@@ -341,12 +349,17 @@ def replay(title: str, results: dict[str, list], base: str, seeds: int, orders: 
         verdicts, used = run_race(of, methods, seeds)
         full = full_grid(of, methods, seeds)
         same += sum(verdicts[m] == full[m] for m in methods)
+        clear += sum(full[m] != UNSURE for m in methods)
+        agreed += sum(verdicts[m] == full[m] != UNSURE for m in methods)
         runs += used
     counts = Counter(full.values())
     shares = same / orders / len(methods), runs / orders / ((len(methods) + 1) * seeds)
     words = ", ".join(f"{number} {verdict}" for verdict, number in counts.most_common())
+    decided = f"{100 * agreed / clear:.1f}" if clear else "-"
     print(
-        f"{title:>42} {seeds:6d} {len(methods):8d} {100 * shares[0]:15.1f} {100 * shares[1]:8.1f}  {words}", flush=True
+        f"{title:>36} {seeds:6d} {len(methods):8d} {100 * shares[0]:6.1f} {decided:>11} {100 * shares[1]:6.1f}",
+        f" {words}",
+        flush=True,
     )
 
 

@@ -42,7 +42,7 @@ def data(place: Path) -> texts.TextData:  # noqa: F811
 def topics(tmp_path_factory: pytest.TempPathFactory) -> texts.TextData:
     """Three classes; `sea` and `lake` share most words, `law` none."""
     draw = np.random.default_rng(0)
-    wet, dry = "water wave boat fish shore swim".split(), "judge court trial jury case oath".split()
+    wet, dry = ["water", "wave", "boat", "fish", "shore", "swim"], ["judge", "court", "trial", "jury", "case", "oath"]
     lines = []
     for number in range(150):
         name = ("sea", "lake", "law")[number % 3]
@@ -151,7 +151,7 @@ def test_bad_values(topics: texts.TextData, call: Any, message: str) -> None:
         call(topics)
 
 
-# --- in a specification ------------------------------------------------------------------------------------------------
+# --- in a specification -----------------------------------------------------------------------------------------------
 
 
 def test_specifications_without_conditions_are_as_before(place: Path) -> None:  # noqa: F811
@@ -221,8 +221,8 @@ def test_unknown_classes_and_tasks(place: Path, tmp_path: Path) -> None:  # noqa
 
 def test_grid_files_take_them(tmp_path: Path) -> None:
     (tmp_path / "grid.toml").write_text(
-        'data = "x.csv"\nlabel_noise = [0.0, 0.3]\nnoise = "confusion"\ntypos = 0.1\ntypos_in = "both"\nimbalance = 10\n'
-        'overtrain = true\nood = "o.csv"\n[tests]\nnews = "n.csv"\n'
+        'data = "x.csv"\nlabel_noise = [0.0, 0.3]\nnoise = "confusion"\ntypos = 0.1\ntypos_in = "both"\n'
+        'imbalance = 10\novertrain = true\nood = "o.csv"\n[tests]\nnews = "n.csv"\n'
     )
     grid = grids.make_grid(grids.read_grid(tmp_path / "grid.toml"), {})
     one, two = grid.conditions()
@@ -233,7 +233,7 @@ def test_grid_files_take_them(tmp_path: Path) -> None:
         grids.make_grid({"data": "x.csv", "tests": "n.csv"}, {}).conditions()
 
 
-# --- trained -----------------------------------------------------------------------------------------------------------
+# --- trained ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="session")

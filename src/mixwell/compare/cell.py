@@ -86,6 +86,7 @@ class Cache:
         self._extra = RecentValues(2)
         self._models = RecentValues(1)
         self._probes = RecentValues(8)
+        self._features = RecentValues(8)
 
     def data(self, spec: CellSpec) -> TextData:
         """The sampled data of a cell.
@@ -107,10 +108,7 @@ class Cache:
         length = spec.settings["max_length"]
         rows = {}
         for split, table in {**self.data(spec).splits, **self.extra_tables(spec)}.items():
-            # Validation and test are the same in all samples of a data set.
-            mark = spec.sampled if split == "train" else spec.fingerprint
-            more = spec.conditions.test_mark if split == "test" else tuple(spec.conditions.files())
-            key = (mark, split, spec.max_test, spec.weights, length, more)
+            key = self._row_mark(spec, split)
 
             def make(table: Any = table, split: str = split) -> Any:
                 part = _chosen_rows(table, spec) if split == "test" else table
@@ -118,6 +116,13 @@ class Cache:
 
             rows[split] = self._rows.get_or_make(key, make)
         return rows
+
+    @staticmethod
+    def _row_mark(spec: CellSpec, split: str) -> tuple[Any, ...]:
+        """What decides over the tokenised rows of a split: validation and test are the same in all samples."""
+        mark = spec.sampled if split == "train" else spec.fingerprint
+        more = spec.conditions.test_mark if split == "test" else tuple(spec.conditions.files())
+        return (mark, split, spec.max_test, spec.weights, spec.settings["max_length"], more)
 
     def extra_tables(self, spec: CellSpec) -> dict[str, Any]:
         """The tables of a cell's further tests."""
@@ -149,6 +154,12 @@ class Cache:
         return self._probes.get_or_make(
             key, lambda: references.probe_of(loaded, rows, _labels(rows), keys, spec.task, size, pairs=pairs)
         )
+
+    def features(self, spec: CellSpec, loaded: LoadedModel, split: str, rows: Any) -> Any:
+        """The frozen features of held-out rows, which all samples and seeds of a data set share."""
+        size, pairs = spec.settings["eval_batch_size"], "text_pair" in self.data(spec).train.column_names
+        key = (*self._row_mark(spec, split), spec.settings.get("pooling"), size)
+        return self._features.get_or_make(key, lambda: references.frozen_features(loaded, rows, size, pairs=pairs))
 
     def _first_weights(self, spec: CellSpec) -> _InitialWeights:
         loaded = self._load(spec)
@@ -273,11 +284,12 @@ def _reference_outputs(spec: CellSpec, cache: Cache, loaded: LoadedModel, rows: 
     """The logits of a row of `REFERENCES`."""
     data = cache.data(spec)
     if spec.method == "probe":
-        size = spec.settings["eval_batch_size"]
         probe = cache.probe(spec, loaded, rows["train"])
-        pairs = "text_pair" in data.train.column_names
-        held_out = [split for split in rows if split != "train"]
-        values = {split: references.probe_outputs(probe, loaded, rows[split], size, pairs=pairs) for split in held_out}
+        values = {
+            split: references.probe_outputs(probe, cache.features(spec, loaded, split, part))
+            for split, part in rows.items()
+            if split != "train"
+        }
     else:
         tables = {"validation": data.validation, "test": _chosen_rows(data.test, spec), **cache.extra_tables(spec)}
         values = references.tfidf_outputs(

@@ -1,6 +1,6 @@
 """A race: seeds are added in rounds, and a method is out as soon as its verdict is certain.
 
-After 3, 5, 8, 12, ... seeds every method is judged by the group-sequential rule of `stats.sequential`, so the error
+After 3, 4, 5, 6, 8, ... seeds every method is judged by the group-sequential rule of `stats.sequential`, so the error
 rates are those of one look. Who is better, worse or practically equal is decided and trains no more; so is who cannot
 be decided within the seeds that are left. Plain training goes on as long as anybody does. All decisions are functions
 of the records: a race that was killed comes to the same end.
@@ -341,12 +341,12 @@ def why_out(d: Difference, rules: Rules, level: float, family: int, most: int, m
         return f"{d.verdict} ({size})"
     if d.verdict == WITHHELD:
         return f"{d.verdict}: {d.note.split(';')[0]}"
-    if d.seeds >= FUTILE_FROM and chance_of_verdict(d, rules, (1 - level) / max(family, 1), most) < FUTILE:
+    if d.seeds >= FUTILE_FROM and chance_of_verdict(d, rules, (1 - level) / max(family, 1), most, 1 - level) < FUTILE:
         return f"{UNSURE} ({size}), and {most} seeds would not decide it"
     return ""
 
 
-def chance_of_verdict(d: Difference, rules: Rules, rate: float, most: int) -> float:
+def chance_of_verdict(d: Difference, rules: Rules, rate: float, most: int, each: float = 0.05) -> float:
     """The probability that `most` seeds lead to any verdict, given what was seen.
 
     The mean after all seeds is predicted from the present one: normal, with the variance that the seeds to come add.
@@ -354,8 +354,9 @@ def chance_of_verdict(d: Difference, rules: Rules, rate: float, most: int) -> fl
     Args:
         d: the difference so far.
         rules: for the looks so far and what is practically equal.
-        rate: the error rate of this method's tests.
+        rate: the error rate of this method's test for a difference.
         most: seeds at the end.
+        each: the error rate of "practically equal".
     """
     from scipy import special
 
@@ -368,7 +369,7 @@ def chance_of_verdict(d: Difference, rules: Rules, rate: float, most: int) -> fl
         return 1.0
     df = (most - 1) * (own + d.interval.shared) / own if own > 0 else 1e6
     looks = looks_until(most, [*(rules.looks or ()), *(look for look in LOOKS if d.seeds < look < most)])
-    level = nominal_level(rate, looks)
+    level, level_equal = nominal_level(rate, looks), nominal_level(2 * each, looks)
 
     def below(value: float) -> float:
         return float(special.ndtr((value - d.mean) / spread))
@@ -377,6 +378,6 @@ def chance_of_verdict(d: Difference, rules: Rules, rate: float, most: int) -> fl
     different = below(-reach) + 1 - below(reach)
     equal = 0.0
     if rules.equal_within is not None:
-        inner = rules.equal_within - float(-special.stdtrit(min(df, 1e6), level)) * error
+        inner = rules.equal_within - float(-special.stdtrit(min(df, 1e6), level_equal / 2)) * error
         equal = below(inner) - below(-inner) if inner > 0 else 0.0
     return min(1.0, different + equal)

@@ -321,7 +321,7 @@ def _group(
         before = [dataclasses.replace(result, temperature=None, scalars={}) for result in results[BASELINE]]
         after = [seed_result(record, after_temperature=True) for record in by_method[BASELINE]]
         pair = {BASELINE: before, TEMPERATURE: after}
-        names = [name for name in (PRIMARY[spec.task], "aurc", "nll", "ece") if name in comparison.metrics]
+        names = [name for name in (PRIMARY[spec.task], "nll", "ece") if name in comparison.metrics]
         temperature = compare(pair, BASELINE, names, task=spec.task, level=level)
     sentences = _sentences(comparison, learning, temperature, one_set)
     tests = _further_tests({label: by_method[label] for label in results}, spec.task, level, rules)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import numpy as np
@@ -41,23 +41,24 @@ def _correlation(x: Floats, y: Floats) -> float:
     return float(np.mean(np.where(spread > 0, (x * y).sum(axis=0) / np.where(spread > 0, spread, 1.0), 0.0)))
 
 
-def _single(z: Floats, y: NDArray[Any], t: float) -> dict[str, float]:
+def _single(z: Floats, y: NDArray[Any], t: float, only: Collection[str] | None = None) -> dict[str, float]:
     p = softmax(z / t)
     conf, right = confidence_and_correctness(p, z, y)
+    # By the model's own probabilities: a temperature hardly changes their order, and for two classes not at all.
     own = conf if t == 1.0 else softmax(z).max(axis=1)
-    return {
-        "accuracy": accuracy(z, y),
-        "macro_f1": macro_f1(z, y),
-        "mcc": mcc(z, y),
-        "nll": nll(z / t, y),
-        "brier": brier(p, y),
-        "ece": ece_of(conf, right),
-        "adaptive_ece": adaptive_ece_of(conf, right),
-        # By the model's own probabilities: a temperature hardly changes their order, and for two classes not at all.
-        "aurc": aurc_of(own, right),
-        "excess_aurc": excess_aurc_of(own, right),
-        "error_auroc": error_auroc_of(own, right),
+    metrics: dict[str, Callable[[], float]] = {
+        "accuracy": lambda: accuracy(z, y),
+        "macro_f1": lambda: macro_f1(z, y),
+        "mcc": lambda: mcc(z, y),
+        "nll": lambda: nll(z / t, y),
+        "brier": lambda: brier(p, y),
+        "ece": lambda: ece_of(conf, right),
+        "adaptive_ece": lambda: adaptive_ece_of(conf, right),
+        "aurc": lambda: aurc_of(own, right),
+        "excess_aurc": lambda: excess_aurc_of(own, right),
+        "error_auroc": lambda: error_auroc_of(own, right),
     }
+    return {name: value() for name, value in metrics.items() if only is None or name in only}
 
 
 def _multi(z: Floats, y: NDArray[Any], t: float) -> dict[str, float]:
@@ -85,15 +86,12 @@ def _regression(z: Floats, y: NDArray[Any], t: float) -> dict[str, float]:
     }
 
 
-_BY_TASK: dict[str, Callable[[Floats, NDArray[Any], float], dict[str, float]]] = {
-    SINGLE: _single,
-    MULTI: _multi,
-    REGRESSION: _regression,
-}
-
-
 def measure(
-    logits: ArrayLike, labels: ArrayLike, task: str = SINGLE, temperature: float | None = None
+    logits: ArrayLike,
+    labels: ArrayLike,
+    task: str = SINGLE,
+    temperature: float | None = None,
+    only: Collection[str] | None = None,
 ) -> dict[str, float]:
     """All metrics of a task, by the names in `METRICS`.
 
@@ -103,6 +101,7 @@ def measure(
         task: one of `TASKS`.
         temperature: divide the logits by this for the probabilities (decisions do not change); not for
             regression.
+        only: the names of the metrics wanted, to save time; None for all.
 
     Multi label: a label is predicted when its probability is above 0.5; ECE is over all N * C binary
     decisions, with the confidence max(p, 1 - p); NLL and Brier score are means over labels. Regression with
@@ -115,4 +114,7 @@ def measure(
             raise OptionError("task 'regression' has no temperature: leave it out")
         if not (np.isfinite(temperature) and temperature > 0):
             raise OptionError(f"temperature must be a number above 0, got {temperature}")
-    return _BY_TASK[task](z, y, temperature or 1.0)
+    if task == SINGLE:
+        return _single(z, y, temperature or 1.0, only)
+    metrics = (_multi if task == MULTI else _regression)(z, y, temperature or 1.0)
+    return {name: value for name, value in metrics.items() if only is None or name in only}

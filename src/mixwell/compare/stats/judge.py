@@ -2,7 +2,9 @@
 
 A verdict and its adjusted interval (`Difference.lo_adjusted`, `hi_adjusted`) always agree: the interval leaves 0 out
 exactly when the difference is significant. Only one of the three verdicts can be wrong for any true difference, so each
-is tested at the full level: no difference makes "practically equal" true, and a large one makes "different" true.
+is tested at the full level: no difference makes "practically equal" true, and a large one makes "different" true. The
+adjustment over methods is for "different", where one looks for the best of many; "practically equal" is tested for each
+method by itself.
 """
 
 from __future__ import annotations
@@ -81,7 +83,7 @@ class Difference:
         base: plain training's mean over the seeds in common; NaN where only differences were given.
         lo_adjusted: lower end of the interval that agrees with the verdict.
         hi_adjusted: upper end.
-        p_equal: adjusted p-value of "practically equal"; None where that is not asked.
+        p_equal: p-value of "practically equal", adjusted over looks; None where that is not asked.
         detectable: the smallest true difference that these seeds would have found with 80 % power; NaN if unknown.
         correlation: of the two methods' values over seeds: what pairing is worth; NaN below 3 seeds.
     """
@@ -152,7 +154,6 @@ def judged(
     equal: dict[str, float] = {}
     if main and rules.equal_within is not None:
         equal = {m: _p_equal(d, rules) for m, d in differences.items() if d.seeds > 1}
-        equal |= dict(zip(family, holm([equal[method] for method in family])))
     return {
         method: _judge(d, adjusted[method], rates[method], level, higher, rules, method, equal.get(method))
         for method, d in differences.items()

@@ -120,7 +120,8 @@ def what_was_learned(
         who = "plain training" if best == "none" else best
         text = (
             f"Nothing was learned: no fine-tuned model is clearly better than guessing ({words}; the best, {who}, has "
-            f"{_value(sign * means[best], metric)}), so no method is judged; train longer, with another learning rate, or on more rows"
+            f"{_value(sign * means[best], metric)}), so no method is judged; train longer, with another learning rate, "
+            f"or on more rows"
         )
         return Learning(guess, {}, text, runs)
     collapsed: dict[str, tuple[int, ...]] = {}

@@ -37,7 +37,7 @@ def selective_block(conf: Floats, right: Floats, names: Sequence[str]) -> Callab
         out: dict[str, Any] = {}
         # Only blocks with mistakes add anything, and those are few.
         some = np.flatnonzero(errors.any(axis=1))
-        upto = np.cumsum(mass, axis=0, dtype=np.int64)[some]
+        upto = np.cumsum(mass, axis=0)[some].astype(np.int64)  # whole numbers, which 32 bits hold exactly
         mass, errors = mass[some], errors[some]
         if "aurc" in names or "excess_aurc" in names:
             before = upto - mass.astype(np.int64)

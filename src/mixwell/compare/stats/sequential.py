@@ -19,7 +19,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-LOOKS = (3, 5, 8, 12, 18, 27, 40, 60)  # the rounds of a race
+LOOKS = (3, 4, 5, 6, 8, 10, 12, 15, 18, 22, 27, 33, 40, 50, 60)  # the rounds of a race
 _NODES = 64
 _ALPHAS = np.logspace(-8, 0, 25)
 

@@ -228,6 +228,7 @@ class MetricValues:
         resamples: int,
         rng: np.random.Generator,
     ) -> MetricValues:
+        """Measure all trained models; see `compare` for the arguments."""
         by_seed = {r.seed: r for runs in results.values() for r in runs}
         size, rows = boot.pool(list(by_seed.values()))
         examples = dict(zip(by_seed, rows))
