@@ -177,7 +177,7 @@ def fill(folder: Path, a: argparse.Namespace) -> Records:
 
 def end_part(a: argparse.Namespace) -> None:
     from mixwell.compare.summary import read_summary
-    from mixwell.report.export import export
+    from mixwell.report.compare import export
 
     with tempfile.TemporaryDirectory() as folder:
         records = fill(Path(folder) / "out", a)

@@ -10,7 +10,6 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
-from typing import Any
 
 _CONFIG, _MODEL = "mixwell.training.configuration_pooled", "mixwell.training.modeling_pooled"
 
@@ -51,28 +50,9 @@ _AFTER: dict[str, Callable[[], None]] = {
 }
 
 
-# No base classes: importlib.abc takes longer to import than all of this package.
-class _Loader:
-    """Loads a module as its own loader does, and registers afterwards."""
-
-    def __init__(self, inner: Any, then: Callable[[], None]) -> None:
-        self.inner = inner
-        self.then = then
-
-    def create_module(self, spec: ModuleSpec) -> Any:
-        """See `importlib.abc.Loader`."""
-        return self.inner.create_module(spec)
-
-    def exec_module(self, module: ModuleType) -> None:
-        """See `importlib.abc.Loader`."""
-        self.inner.exec_module(module)
-        if module.__spec__ is not None:
-            module.__spec__.loader = module.__loader__ = self.inner
-        self.then()
-
-
+# No base class: importlib.abc takes longer to import than all of this package.
 class _Finder:
-    """Waits for the modules of the Auto classes."""
+    """Waits for the modules of the Auto classes, and lets their loaders register afterwards."""
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
         """See `importlib.abc.MetaPathFinder`."""
@@ -81,7 +61,13 @@ class _Finder:
         spec = PathFinder.find_spec(name, path, target)
         if spec is None or spec.loader is None:
             return None
-        spec.loader = _Loader(spec.loader, _AFTER[name])  # type: ignore[assignment]
+        execute = spec.loader.exec_module
+
+        def execute_and_register(module: ModuleType) -> None:
+            execute(module)
+            _AFTER[name]()
+
+        spec.loader.exec_module = execute_and_register  # type: ignore[method-assign]
         return spec
 
 

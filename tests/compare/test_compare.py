@@ -29,7 +29,7 @@ from mixwell.compare.schedule import execute
 from mixwell.compare.spec import CellSpec, DataSource, Sample, candidate, chosen_test_rows
 from mixwell.compare.stats.learned import GUESSING
 from mixwell.compare.summary import TEMPERATURE, read_summary, seed_result
-from mixwell.report import export
+from mixwell.report import compare as export
 from mixwell.utils.errors import MixwellError, OptionError, RunError
 from mixwell.utils.locks import CellLocks
 

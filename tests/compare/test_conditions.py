@@ -29,7 +29,7 @@ from mixwell.compare.run import run
 from mixwell.compare.spec import CellSpec
 from mixwell.compare.summary import read_summary
 from mixwell.data import regimes
-from mixwell.report import export
+from mixwell.report import compare as export
 from mixwell.utils.errors import DataError, MixwellError, OptionError
 
 

@@ -23,7 +23,7 @@ from mixwell.compare.stats.sequential import LOOKS, looks_until, nominal_level, 
 from mixwell.compare.stats.simulate import World, simulate
 from mixwell.compare.stats.verdicts import compare
 from mixwell.compare.summary import read_summary
-from mixwell.report import export
+from mixwell.report import compare as export
 from mixwell.utils.errors import OptionError
 
 # --- looks ------------------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ or from `shared/papers` beside this checkout. Without them it is skipped.
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import json
 import os
@@ -14,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from mixwell.papers import protocols, reading, schema, sources
+from mixwell.papers import protocols, schema, sources
 from mixwell.utils.errors import DataError, OptionError
 
 NAMES = [
@@ -44,11 +45,11 @@ def test_every_scale_can_be_planned(name, scale):
     runs = experiment.runs(scale)
     if not experiment.trained:
         assert runs == []
-        assert experiment.figure(scale).parameters
+        assert experiment.figure_parameters(scale)
         return
     assert runs
     assert len({(r.dataset, r.size, r.row, r.seed) for r in runs}) == len(runs)
-    json.dumps([run.to_dict() for run in runs])
+    json.dumps([dataclasses.asdict(run) for run in runs])
     if scale == "smoke":
         assert {run.dataset for run in runs} == {"sample"}
         assert {run.model for run in runs} == {"tiny"}
@@ -227,7 +228,7 @@ plain = ["81.20 ± 0.4"]
 def read(tmp_path, text):
     path = tmp_path / "mine.toml"
     path.write_text(text, encoding="utf-8")
-    return reading.load(path)
+    return protocols.load(path)
 
 
 def test_good_file(tmp_path):
@@ -502,7 +503,7 @@ def test_batchmixup_table():
     assert [int(size.replace(",", "")) for size in sizes] == [
         table.dataset("entailment").published[split] for split in schema.SPLITS
     ]
-    figure = protocols.get("batchmixup-figure1").figure().parameters
+    figure = protocols.get("batchmixup-figure1").figure_parameters()
     assert f"{figure['shots']}-shot" in text
     assert f"trained {figure['epochs']} epochs" in text
 
@@ -541,6 +542,6 @@ def test_no_sentence_is_copied(file, text):
     """No seven words in a row are the paper's, titles aside."""
     words = re.findall(r"[a-z]+", text_of(text).lower())
     theirs = {tuple(words[at : at + 7]) for at in range(len(words) - 6)}
-    for mine in prose(reading.tomllib.loads((Path(protocols.__file__).parent / file).read_text(encoding="utf-8"))):
+    for mine in prose(protocols.tomllib.loads((Path(protocols.__file__).parent / file).read_text(encoding="utf-8"))):
         copied = [mine[at : at + 7] for at in range(len(mine) - 6) if tuple(mine[at : at + 7]) in theirs]
         assert not copied, f"{file}: {' '.join(copied[0])}"

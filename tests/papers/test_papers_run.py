@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import gzip
+import io
 import json
 import math
 import shutil
@@ -18,9 +20,9 @@ from mixwell.compare.records import Records
 from mixwell.metrics.measure import measure
 from mixwell.papers import output, packs, pictures, planning, protocols, results, runner, sources, tables
 from mixwell.papers.differences import FAILS, HOLDS, PARTLY, UNKNOWN, UNSURE, PairedDifferences
+from mixwell.papers.experiment import Request
 from mixwell.papers.markdown import markdown
-from mixwell.papers.measured import MeasuredRun, Outputs, Results
-from mixwell.papers.request import Request
+from mixwell.papers.results import MeasuredRun, Outputs, Results
 from mixwell.papers.run_file import anonymous
 from mixwell.papers.schema import SplitPart
 from mixwell.utils.errors import DataError, OptionError, RunError
@@ -35,12 +37,15 @@ FAST = ("--scale", "smoke", "--workers", "0", "--threads", "1", "--quiet")
 
 @pytest.fixture(scope="module")
 def smoke(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Runs a protocol at scale smoke, once."""
+    """Runs a protocol at scale smoke, once; what that prints is no output of the test that happens to be the first."""
     place = tmp_path_factory.mktemp("papers")
 
     def run(name: str) -> Path:
         if not (place / name).exists():
-            assert main(["paper", "run", name, *FAST, "--output", str(place / name)]) == 0
+            printed = io.StringIO()
+            with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+                code = main(["paper", "run", name, *FAST, "--output", str(place / name)])
+            assert code == 0, printed.getvalue()
         return place / name
 
     return run
@@ -201,7 +206,7 @@ def change(lines: list[Any], name: str) -> list[Any]:
 def test_a_changed_pack_is_refused(
     name: str, message: str, smoke: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = output.pack(smoke("amplify-table3"), tmp_path / "pack")
+    path = packs.pack(smoke("amplify-table3"), tmp_path / "pack")
     assert results.read(path).runs
     lines = [json.loads(line) for line in (path / "cells.jsonl").read_text().splitlines()]
     (path / "cells.jsonl").write_text("".join(json.dumps(line) + "\n" for line in change(lines, name)))
@@ -211,7 +216,7 @@ def test_a_changed_pack_is_refused(
 
 @pytest.mark.parametrize("name", ["records", "cells", "scale", "request", "missing", "experiment", "dataset"])
 def test_a_damaged_run_json_is_named(name: str, smoke: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = output.pack(smoke("amplify-table3"), tmp_path / "pack")
+    path = packs.pack(smoke("amplify-table3"), tmp_path / "pack")
     run = json.loads((path / "run.json").read_text())
     if name == "dataset":
         run["cells"][0][name] = "elsewhere"
@@ -226,7 +231,7 @@ def test_a_damaged_run_json_is_named(name: str, smoke: Any, tmp_path: Path, caps
 
 def test_a_pack_takes_nothing_elses_place(smoke: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run, figure = smoke("amplify-table3"), smoke("amplify-figure2")
-    packed, drawn = output.pack(run, tmp_path / "table"), output.pack(figure, tmp_path / "figure")
+    packed, drawn = packs.pack(run, tmp_path / "table"), packs.pack(figure, tmp_path / "figure")
     copy = tmp_path / "copy"
     shutil.copytree(smoke("audit"), copy)
     (tmp_path / "notes").mkdir()
@@ -251,20 +256,20 @@ def test_a_pack_takes_nothing_elses_place(smoke: Any, tmp_path: Path, capsys: py
     assert main(["paper", "pack", str(figure), str(drawn), "--add"]) == 2
     assert "a figure, which has no parts" in capsys.readouterr().err
     assert {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()} == before
-    assert output.pack(run, packed) == packed and output.pack(figure, drawn) == drawn  # anew
+    assert packs.pack(run, packed) == packed and packs.pack(figure, drawn) == drawn  # anew
 
 
 def test_packs_of_packs_keep_their_pages(smoke: Any, tmp_path: Path) -> None:
-    pack = output.pack(smoke("audit"), tmp_path / "pack")
-    output.pack(smoke("audit"), pack, add=True)
-    output.pack(pack, tmp_path / "copy")
+    pack = packs.pack(smoke("audit"), tmp_path / "pack")
+    packs.pack(smoke("audit"), pack, add=True)
+    packs.pack(pack, tmp_path / "copy")
     for name in ("run.json", "table.md", "report.html", "report-sample.html", "cells.jsonl"):
         assert (tmp_path / "copy" / name).read_bytes() == (pack / name).read_bytes(), name
 
 
 def test_figures_are_computed_again(smoke: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("amplify-figure2", "batchmixup-figure1"):
-        folder = output.pack(smoke(name), tmp_path / name)
+        folder = packs.pack(smoke(name), tmp_path / name)
         assert main(["paper", "rerun", str(folder)]) == 0
         assert f"{name}: the same numbers, bit for bit" in capsys.readouterr().out
     made = json.loads((folder / "figure.json").read_text())
@@ -287,7 +292,7 @@ def test_models_lose_their_folders(tmp_path: Path) -> None:
 def test_parts_make_one_pack(smoke: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """An experiment may be run in parts, on several days or machines."""
     folder = smoke("audit")
-    whole = results.read(output.pack(folder, tmp_path / "whole"))
+    whole = results.read(packs.pack(folder, tmp_path / "whole"))
     rows = list(dict.fromkeys(cell.row for cell in whole.runs))
     parts = []
     for name, kept in (("first", rows[:3]), ("second", rows[2:])):  # they have a row in common
@@ -312,7 +317,7 @@ def test_parts_make_one_pack(smoke: Any, tmp_path: Path, capsys: pytest.CaptureF
     again = (tmp_path / "whole" / "table.md").read_text()
     assert again.count("mixwell paper run audit") == 2 and "## Commands" in again
     with pytest.raises(RunError, match="not a pack"):
-        output.pack(folder, folder, add=True)
+        packs.pack(folder, folder, add=True)
     pack = str(tmp_path / "whole")
     words = ["--packed", pack, "--seeds", "2", "--rows", rows[1], "--output", str(tmp_path / "rest")]
     assert main(["paper", "run", "audit", *FAST, *words]) == 0
@@ -329,7 +334,7 @@ def test_a_run_takes_what_packs_of_other_experiments_have(
     smoke: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The correct rows of the audit are rows of Table 2."""
-    pack = output.pack(smoke("amplify-table2"), tmp_path / "pack")
+    pack = packs.pack(smoke("amplify-table2"), tmp_path / "pack")
     assert main(["paper", "run", "audit", *FAST, "--packed", str(pack), "--output", str(tmp_path / "run")]) == 0
     folder, experiment = tmp_path / "run", protocols.get("audit")
     names = set(Records(folder / "records").names())
@@ -340,7 +345,7 @@ def test_a_run_takes_what_packs_of_other_experiments_have(
     assert not made["missing"] and made["audit"] == whole["audit"]
     assert not (folder / "report.html").exists()  # a pack has too little for a page
     # A pack of such a run stands alone.
-    alone = output.pack(folder, tmp_path / "alone")
+    alone = packs.pack(folder, tmp_path / "alone")
     shutil.rmtree(pack)
     assert output.write(alone)["audit"] == whole["audit"]
     assert str(tmp_path) not in (alone / "run.json").read_text()
@@ -350,7 +355,7 @@ def test_a_run_takes_what_packs_of_other_experiments_have(
 
 
 def test_one_cell_reruns_to_the_same_number(smoke: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = output.pack(smoke("audit"), tmp_path / "pack")
+    path = packs.pack(smoke("audit"), tmp_path / "pack")
     assert main(["paper", "rerun", str(path), "--cell", "2"]) == 0
     assert "the same numbers, bit for bit" in capsys.readouterr().out
     with pytest.raises(RunError, match="none of number 99"):

@@ -18,7 +18,7 @@ from test_training import calm, run_command, tiny  # noqa: F401
 
 import zoo
 from mixwell import cli
-from mixwell.report.attention import choice, data, options, pictures
+from mixwell.report.attention import choice, data, pictures
 from mixwell.report.attention import page as pages
 from mixwell.report.attention.capture import capture
 from mixwell.training import models
@@ -265,16 +265,16 @@ def test_choices(found: data.Attention) -> None:
 
 
 def test_lams_and_methods() -> None:
-    assert options.parse_lams(0.8, "1.0,0.9, 0.80,,0.5") == (1.0, 0.9, 0.8, 0.5)
-    assert options.parse_lams(0.3, []) == (0.3,)
-    assert options.parse_methods(" none,amplify,none,") == ("none", "amplify")
+    assert choice.parse_lams(0.8, "1.0,0.9, 0.80,,0.5") == (1.0, 0.9, 0.8, 0.5)
+    assert choice.parse_lams(0.3, []) == (0.3,)
+    assert choice.parse_methods(" none,amplify,none,") == ("none", "amplify")
     for call, message in (
-        (lambda: options.parse_lams(1.2, ""), "--lam 1.2: lam .* between 0 and 1"),
-        (lambda: options.parse_lams(float("nan"), ""), "--lam nan"),
-        (lambda: options.parse_lams(0.5, "0.5,-1"), "--lams -1: "),
-        (lambda: options.parse_lams(0.5, "half"), "--lams: 'half' is not a number"),
-        (lambda: options.parse_methods("none,amplifi"), "--methods: method 'amplifi' is unknown .did you mean"),
-        (lambda: options.parse_methods(" , "), "--methods names no method"),
+        (lambda: choice.parse_lams(1.2, ""), "--lam 1.2: lam .* between 0 and 1"),
+        (lambda: choice.parse_lams(float("nan"), ""), "--lam nan"),
+        (lambda: choice.parse_lams(0.5, "0.5,-1"), "--lams -1: "),
+        (lambda: choice.parse_lams(0.5, "half"), "--lams: 'half' is not a number"),
+        (lambda: choice.parse_methods("none,amplifi"), "--methods: method 'amplifi' is unknown .did you mean"),
+        (lambda: choice.parse_methods(" , "), "--methods names no method"),
     ):
         with pytest.raises(OptionError, match=message):
             call()

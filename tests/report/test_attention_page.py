@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from browsing import no_sideways_scroll, open_page, start_browser
 
-from mixwell.report.attention import choice, data, output
+from mixwell.report.attention import choice, data, pictures
 from mixwell.report.attention.capture import capture
 from mixwell.training import models
 
@@ -30,7 +30,7 @@ def found() -> data.Attention:
 @pytest.fixture(scope="module")
 def file(found: data.Attention, tmp_path_factory: pytest.TempPathFactory) -> Path:
     target = tmp_path_factory.mktemp("attention") / "attention.html"
-    output.write(str(target), "html", found, choice.choose(found, head=2, word="rabbit"))
+    pictures.write(str(target), "html", found, choice.choose(found, head=2, word="rabbit"))
     return target
 
 
@@ -227,7 +227,7 @@ def test_texts_stay_texts(found: data.Attention, tmp_path: Path, browser: Any) -
     loaded = models.load("minilm", labels=["0", "1"])
     evil = capture(loaded, EVIL, None, f"</script>{EVIL} & <!--", lams=[])
     target = tmp_path / "evil.html"
-    output.write(str(target), "html", evil, choice.choose(evil, view="word"))
+    pictures.write(str(target), "html", evil, choice.choose(evil, view="word"))
     with open_page(target, browser=browser) as page:
         assert "broken" not in page.title() or "<script>" in page.title()
         assert EVIL in page.locator("h1").inner_text()
@@ -248,7 +248,7 @@ def test_other_methods_and_models_without_neurons(tmp_path: Path, browser: Any) 
     methods = "amplify,tmix,ssmix,attentionmix,cls"  # without plain
     made = capture(loaded, "the film was great", None, "a dull plot", methods=methods, lams=[])
     target = tmp_path / "tiny.html"
-    output.write(str(target), "html", made, choice.choose(made))
+    pictures.write(str(target), "html", made, choice.choose(made))
     with open_page(target, browser=browser) as page:
         assert page.locator("#panels .panel").count() == 5
         assert page.locator("input[name=view][value=neurons]").count() == 0
@@ -264,7 +264,7 @@ def test_plain_alone_needs_no_partner(tmp_path: Path, browser: Any) -> None:
     made = capture(loaded, "a fresh view", methods="none")
     assert made.notes == []
     target = tmp_path / "plain.html"
-    output.write(str(target), "html", made, choice.choose(made))
+    pictures.write(str(target), "html", made, choice.choose(made))
     with open_page(target, browser=browser) as page:
         assert page.locator("#panels .panel").count() == 1
         assert page.locator("#lam, #maps, #difference").count() == 0

@@ -27,7 +27,7 @@ from mixwell.compare.summary import Summary, read_summary
 from mixwell.metrics.measure import measure
 from mixwell.metrics.scores import METRICS, softmax
 from mixwell.metrics.temperature import fit_temperature
-from mixwell.report import export
+from mixwell.report import compare as export
 
 EVIL = '<script>document.title="broken"</script>'
 LABELS = [EVIL, "'\"><img src=x onerror=alert(1)>", "a & b", "$x^2$", "fünf", "six", "seven"]
@@ -357,7 +357,7 @@ def test_keyboard_reaches_everything(browser: Any, page_path: Path) -> None:
 
 
 def test_ticks() -> None:
-    from mixwell.report.svg import tick_text, ticks
+    from mixwell.report.charts import tick_text, ticks
 
     for low, high in ((0, 1), (-0.0061, 0.0072), (-11, 6), (0, 1e-4), (3, 3000), (-0.5, 0.5)):
         found = ticks(low, high)
@@ -367,14 +367,32 @@ def test_ticks() -> None:
         assert 3 <= len(found) <= 8
 
 
+def test_a_chart_as_a_file_needs_no_page() -> None:
+    """Well-formed, one drawing per chart with its own place, and colours instead of the page's variables."""
+    from xml.etree import ElementTree
+
+    from mixwell.report import charts
+
+    line = charts.Series("a <b> & c", 1, [(10.0, 1.2, 1.0, 1.4), (20.0, 0.8, 0.7, 0.9)])
+    chart = charts.lines([line], label="the loss", x_title="updates", y_title="loss")
+    text = charts.as_file([("Training & more", chart), ("Validation", chart)])
+    root = ElementTree.fromstring(text)
+    drawings = root.findall("{http://www.w3.org/2000/svg}svg")
+    assert len(drawings) == 2 and "var(" not in text and "light-dark" not in text
+    left, right = (float(drawing.get("x", "nan")) for drawing in drawings)
+    assert left + float(drawings[0].get("width", "nan")) < right < float(root.get("width", "nan"))
+    titles = [words.text for words in root.findall("{http://www.w3.org/2000/svg}text")]
+    assert titles == ["Training & more", "Validation"]
+
+
 def test_a_class_without_test_rows() -> None:
-    from mixwell.report import details, views
+    from mixwell.report import details
 
     names = [str(at) for at in range(14)]
     labels = np.arange(40) % 13  # class 13 is predicted, and never true
     logits = np.eye(14)[np.where(np.arange(40) % 3, labels, 13)]
     method = details.describe("m", "single_label", names, [details.SeedOutputs(logits, labels, 1.0)], None, {})
-    matrix = views.method_view(method, None, {"m": 1})["classes"]["matrix"]
+    matrix = details.method_view(method, None, {"m": 1})["classes"]["matrix"]
     row = next(each for each in matrix["rows"] if each["name"] == "13")
     assert row["rest"] == "" and all(cell["text"] == "" for cell in row["cells"])
 

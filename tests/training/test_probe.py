@@ -11,7 +11,7 @@ from mixwell.metrics.measure import measure
 from mixwell.metrics.scores import row_nll, softmax
 from mixwell.metrics.temperature import fit_temperature
 from mixwell.training import probe
-from mixwell.training.folds import assign_folds
+from mixwell.training.folds import assign_folds, seen_elsewhere
 from mixwell.training.held_out import HeldOut, best_epoch, probe_is_better, standard_error, validation_parts
 
 
@@ -95,8 +95,8 @@ def test_a_class_that_a_fold_lacks_is_possible_but_unlikely() -> None:
     found = probe.fit_probe(x, y, "single_label", 3, folds)
     assert np.isfinite(found.held_out).all()
     assert found.held_out[4].argmax() != 2
-    assert not probe.seen_elsewhere(y, folds, "single_label")[4]
-    assert probe.seen_elsewhere(y, folds, "single_label").sum() == 29
+    assert not seen_elsewhere(y, folds, "single_label")[4]
+    assert seen_elsewhere(y, folds, "single_label").sum() == 29
 
 
 @pytest.mark.parametrize("task", ["multi_label", "regression"])
@@ -146,18 +146,39 @@ def test_the_loss_of_pairs_by_hand() -> None:
     assert float(alone.detach()) == 0 and alone.requires_grad
 
 
-@given(st.lists(st.integers(1, 9), min_size=2, max_size=40), st.integers(2, 16), st.integers(0, 5))
-def test_batches_of_pairs(sizes: list[int], size: int, seed: int) -> None:
-    """Two classes at least, two rows of a class where it has them, no row twice."""
-    from mixwell.training.contrastive import draw_batch
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=40), st.integers(1, 16), st.integers(0, 5))
+def test_pairs_of_rows(sizes: list[int], pairs: int, seed: int) -> None:
+    """Every other pair is of one class; where there is one class only, all are."""
+    from mixwell.training.contrastive import draw_pairs
 
     labels = np.repeat(np.arange(len(sizes)), sizes)
-    places = [np.flatnonzero(labels == each) for each in range(len(sizes))]
-    found = draw_batch(places, size, np.random.default_rng(seed))
-    assert len(set(found)) == len(found)
-    counts = np.bincount(labels[found], minlength=len(sizes))
-    assert (counts > 0).sum() >= 2
-    assert all(count == 0 or count >= min(2, have) for count, have in zip(counts, sizes))
+    first, second, one_class = draw_pairs(labels, pairs, np.random.default_rng(seed))
+    assert len(first) == len(second) == len(one_class) == pairs
+    assert np.array_equal(labels[first] == labels[second], one_class)
+    assert one_class.sum() == (pairs if len(sizes) == 1 else (pairs + 1) // 2)
+
+
+def test_cosine_loss_by_hand() -> None:
+    import torch
+
+    from mixwell.training.contrastive import cosine_loss
+
+    first, second = torch.randn(5, 4, dtype=torch.float64), torch.randn(5, 4, dtype=torch.float64)
+    one_class = torch.tensor([True, False, True, True, False])
+    expected = [
+        (np.dot(a, b) / (np.linalg.norm(a) * np.linalg.norm(b)) - float(same)) ** 2
+        for a, b, same in zip(first.numpy(), second.numpy(), one_class.numpy(), strict=True)
+    ]
+    assert float(cosine_loss(first, second, one_class)) == pytest.approx(np.mean(expected))
+
+
+def test_the_strength_is_chosen_by_the_loss_that_would_be_applied() -> None:
+    """A penalty that is right as it is wins over one that is too sure and has too few rows for a temperature."""
+    logits, y = world(9, 1.0)
+    calibrated, sharp = held(logits, y), held(8 * logits, y)
+    assert sharp.temperature()[0] == 1.0  # too few rows for one
+    assert sharp.applied_loss() == pytest.approx(row_nll(8 * logits, y)[sharp.known()].mean())
+    assert probe.best_strength({1.0: calibrated, 100.0: sharp}) == 1.0
 
 
 # --- what held-out rows decide ----------------------------------------------------------------------------------------

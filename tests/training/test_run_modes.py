@@ -101,12 +101,25 @@ def test_few_rows_have_methods_of_their_own(encoder: Path, tmp_path: Path, pairs
     if pairs:
         few.write_text("text,text_pair,label\n" + "".join(f"{text},so,{label}\n" for text, label in rows(24)))
     _, metrics = trained(encoder, few, tmp_path / "run", batch_size=8, validation="none", **AUTO)
-    assert metrics["method"]["method"] == ("manifold" if pairs else "contrastive")
+    assert metrics["method"]["method"] == ("probe" if pairs else "contrastive")
     assert metrics["folds"] == 0
     if not pairs:
         _, metrics = trained(encoder, few, tmp_path / "measured", batch_size=8, **AUTO)
         assert metrics["folds"] == 3 and metrics["out_of_fold"]["rows"] == 24
         assert metrics["method"]["method"] in ("contrastive", "probe")
+
+
+def test_folds_end_when_the_loss_stops_falling(encoder: Path, tmp_path: Path) -> None:
+    """Labels that nothing predicts: the first fold ends early, the others and the history are as long."""
+    texts = [text for text, _ in rows(60)]
+    labels = np.random.default_rng(0).permutation(["good", "bad"] * 30)
+    noise = write_csv(tmp_path / "noise.csv", list(zip(texts, labels, strict=True)))
+    usual: dict[str, Any] = {"method": "none", "epochs": 12, "learning_rate": 0.003, "folds": 3}
+    _, metrics = trained(encoder, noise, tmp_path / "run", **usual)
+    assert metrics["best_epoch"] <= len(metrics["history"]) < 12
+    assert len(metrics["history"]) >= 4
+    _, whole = trained(encoder, noise, tmp_path / "whole", patience=0, **usual)
+    assert len(whole["history"]) == 12
 
 
 @pytest.mark.parametrize("options", [{"folds": 2}, {"validation": 0.2, "test": 0.2}, {"validation": "none"}])

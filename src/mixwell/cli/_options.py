@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import types
 import typing
 from collections.abc import Callable, Iterable
 from typing import Annotated, Any
@@ -14,14 +13,10 @@ import typer
 from mixwell.training.settings import TrainSettings
 
 
-def option(help: str, group: str, *flags: str, **more: Any) -> Any:
-    """An option of one panel of the help."""
-    return typer.Option(*flags, help=help, rich_help_panel=group, **more)
-
-
-def extra(name: str, kind: Any, default: Any, info: Any) -> inspect.Parameter:
-    """A parameter that is no setting."""
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, info])
+def option(name: str, kind: Any, help: str, group: str, *flags: str, default: Any = None, **more: Any) -> Any:
+    """A parameter that is an option, in one panel of the help."""
+    annotation = Annotated[kind, typer.Option(*flags, help=help, rich_help_panel=group, **more)]
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
 def settings(names: Iterable[str], *, optional: bool = False, **changed: str) -> list[inspect.Parameter]:
@@ -33,24 +28,17 @@ def settings(names: Iterable[str], *, optional: bool = False, **changed: str) ->
         **changed: help texts that differ for a command.
     """
     hints = typing.get_type_hints(TrainSettings)
-    fields = {each.name: each for each in dataclasses.fields(TrainSettings)}
-    made = []
+    fields = {field.name: field for field in dataclasses.fields(TrainSettings)}
+    options = []
     for name in names:
-        each, kind = fields[name], hints[name]
-        about = each.metadata
-        if about["text"]:
-            kind = str | None
-        default, help = each.default, changed.get(name, about["help"])
+        default, about = fields[name].default, fields[name].metadata
+        kind, help = str | None if about["text"] else hints[name], changed.get(name, about["help"])
         if optional:
             if default is not None and default is not False and name not in changed:
                 help = f"{help} Default: {default}."
-            default, kind = None, kind if _allows_none(kind) else kind | None
-        made.append(extra(name, kind, default, option(help, about["group"], *about["flags"])))
-    return made
-
-
-def _allows_none(kind: Any) -> bool:
-    return isinstance(kind, types.UnionType) and type(None) in typing.get_args(kind)
+            default, kind = None, kind | None
+        options.append(option(name, kind, help, about["group"], *about["flags"], default=default))
+    return options
 
 
 def takes(*parameters: inspect.Parameter) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -59,9 +47,9 @@ def takes(*parameters: inspect.Parameter) -> Callable[[Callable[..., None]], Cal
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
         hints = typing.get_type_hints(function, include_extras=True)
         own = inspect.signature(function).parameters.values()
-        first = [each.replace(annotation=hints[each.name]) for each in own if each.kind is not each.VAR_KEYWORD]
+        first = [one.replace(annotation=hints[one.name]) for one in own if one.kind is not one.VAR_KEYWORD]
         function.__signature__ = inspect.Signature([*first, *parameters])  # type: ignore[attr-defined]
-        function.__annotations__ = {each.name: each.annotation for each in (*first, *parameters)}
+        function.__annotations__ = {one.name: one.annotation for one in (*first, *parameters)}
         return function
 
     return decorate

@@ -30,19 +30,18 @@ def command(
     """Draw what a model attends to while a text is mixed: lines, one word, neurons, a graph."""
     import sys
 
-    from mixwell.report.attention import choice, options
-    from mixwell.report.attention import output as files
+    from mixwell.report.attention import choice, pictures
     from mixwell.report.attention.capture import capture
     from mixwell.training import models, quiet_libraries
 
     # What can be told without the model is checked before it is loaded.
-    kind, chosen = files.kind_of(output, view), options.parse_methods(methods)
-    values = options.parse_lams(lam, lams)
-    texts = options.check_texts(text, text_b, partner, partner_b)
+    kind, chosen = pictures.kind_of(output, view), choice.parse_methods(methods)
+    values = choice.parse_lams(lam, lams)
+    texts = choice.check_texts(text, text_b, partner, partner_b)
     with quiet_libraries():
         loaded = models.load(model, labels=["0", "1"], trust_remote_code=trust_remote_code)
         found = capture(loaded, *texts, methods=chosen, lam=lam, lams=values)
-    size = files.write(output, kind, found, choice.choose(found, view=view, block=block, head=head, word=word))
+    size = pictures.write(output, kind, found, choice.choose(found, view=view, block=block, head=head, word=word))
     for note in found.notes:
         print(f"note: {note}", file=sys.stderr)
     print(f"attention in {output} ({size / 1e6:.1f} MB)", file=sys.stderr)

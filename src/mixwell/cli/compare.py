@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from mixwell.cli._options import extra, option, settings, takes
+from mixwell.cli._options import option, settings, takes
 from mixwell.training.settings import DATA, MODEL, RUN, TRAINING
 
 CLUSTER = "Ray cluster"
@@ -20,69 +20,65 @@ _TRAINING = (
 
 
 @takes(
-    extra("methods", str | None, None, option(
-        "As in manifold,tmix:alpha=0.5. Plain training, label smoothing, a probe and TF-IDF are always added.", MODEL)),
-    extra("seeds", int | None, None, option(
-        "How many seeds; 3 at least to know anything. Default: 5; in a race at most 18.", RUN)),
-    extra("race", bool, False, option(
-        "Add seeds in rounds; a method that is better, worse or practically equal trains no more.", RUN, "--race")),
-    extra("budget", str | None, None, option(
-        "Of a race: 30m of training, summed over the runs, or '60 runs'. Default: none.", RUN)),
-    extra("output", str | None, None, option(
-        "The folder for the records. Default: runs/DATA-compare.", RUN, "--output", "-o")),
-    extra("grid", str | None, None, option(
-        "A TOML file: data, methods, seeds, samples, \\[settings]; lists make a grid.", RUN, metavar="FILE")),
-    extra("fractions", str | None, None, option(
-        "Shares of the training rows, as in 0.1,1.0: a comparison each.", DATA)),
-    extra("per_class", str | None, None, option("Training rows per class, as in 8,32: a comparison each.", DATA)),
-    extra("max_train", int | None, None, option("The most training rows.", DATA)),
-    extra("max_test", int | None, None, option("The most test rows, a fixed choice.", DATA)),
-    extra("sample_seed", int | None, None, option(
-        "Chooses the training rows for all seeds alike. Default: each seed has its own.", DATA)),
+    option("methods", str | None,
+           "As in manifold,tmix:alpha=0.5. Plain training, label smoothing, a probe and TF-IDF are always added.",
+           MODEL),
+    option("seeds", int | None, "How many seeds; 3 at least to know anything. Default: 5; in a race at most 18.", RUN),
+    option("race", bool, "Add seeds in rounds; a method that is better, worse or practically equal trains no more.",
+           RUN, "--race", default=False),
+    option("budget", str | None, "Of a race: 30m of training, summed over the runs, or '60 runs'. Default: none.", RUN),
+    option("output", str | None, "The folder for the records. Default: runs/DATA-compare.", RUN, "--output", "-o"),
+    option("grid", str | None, "A TOML file: data, methods, seeds, samples, \\[settings]; lists make a grid.", RUN,
+           metavar="FILE"),
+    option("fractions", str | None, "Shares of the training rows, as in 0.1,1.0: a comparison each.", DATA),
+    option("per_class", str | None, "Training rows per class, as in 8,32: a comparison each.", DATA),
+    option("max_train", int | None, "The most training rows.", DATA),
+    option("max_test", int | None, "The most test rows, a fixed choice.", DATA),
+    option("sample_seed", int | None,
+           "Chooses the training rows for all seeds alike. Default: each seed has its own.", DATA),
     *settings(
         _LOADING, optional=True, validation="A file, or a share of train. Default: 0.1.",
     ),
-    extra("test", list[str] | None, None, option(
-        "A file, or a share of train. Default: 0.2. NAME=FILE: a further test set, such as another domain.", DATA)),
-    extra("label_noise", str | None, None, option(
-        "Share of training rows with another class, as in 0.3, or 0,0.3: a comparison each.", CONDITIONS)),
-    extra("noise", str | None, None, option(
-        "Which other class: uniform, or confusion (those that are easily confused). Default: uniform.", CONDITIONS)),
-    extra("typos", str | None, None, option("Share of words with a typing mistake, as in 0.1.", CONDITIONS)),
-    extra("typos_in", str | None, None, option("train, test or both. Default: train.", CONDITIONS)),
-    extra("imbalance", str | None, None, option(
-        "How many times the rows of the smallest class the largest has, as in 10.", CONDITIONS)),
-    extra("ood", str | None, None, option(
-        "A file with texts of another kind: how well the confidence tells them apart.", CONDITIONS, metavar="FILE")),
-    extra("overtrain", bool | None, None, option(
-        "Keep the last epoch; the one that validation chooses is tested beside it.", CONDITIONS, "--overtrain")),
+    option("test", list[str] | None,
+           "A file, or a share of train. Default: 0.2. NAME=FILE: a further test set, such as another domain.", DATA),
+    option("label_noise", str | None,
+           "Share of training rows with another class, as in 0.3, or 0,0.3: a comparison each.", CONDITIONS),
+    option("noise", str | None,
+           "Which other class: uniform, or confusion (those that are easily confused). Default: uniform.", CONDITIONS),
+    option("typos", str | None, "Share of words with a typing mistake, as in 0.1.", CONDITIONS),
+    option("typos_in", str | None, "train, test or both. Default: train.", CONDITIONS),
+    option("imbalance", str | None,
+           "How many times the rows of the smallest class the largest has, as in 10.", CONDITIONS),
+    option("ood", str | None, "A file with texts of another kind: how well the confidence tells them apart.",
+           CONDITIONS, metavar="FILE"),
+    option("overtrain", bool | None, "Keep the last epoch; the one that validation chooses is tested beside it.",
+           CONDITIONS, "--overtrain"),
     *settings(("model", "trust_remote_code"), optional=True),
-    extra("references", bool | None, None, option(
-        "Add a probe on the frozen model and TF-IDF, which train no Transformer.", MODEL)),
+    option("references", bool | None, "Add a probe on the frozen model and TF-IDF, which train no Transformer.", MODEL),
     *settings(_TRAINING, optional=True),
-    extra("set_", list[str] | None, None, option(
-        "A field of TrainingArguments, as name=value.", TRAINING, "--set", metavar="NAME=VALUE")),
-    extra("engine", str, "local", option("Where to train: local, or ray for a cluster.", RUN)),
-    extra("workers", int | None, None, option(
-        "Trainings at a time, each in a process; 0: one, in this process. Default: 1; on a cluster all that fit.", RUN,
-        min=0)),
-    extra("threads", int | None, None, option(
-        "Threads of a worker. Default: the cores, shared out; on a cluster --cpus-per-run.", RUN, min=1)),
-    extra("address", str | None, None, option(
-        "HOST:PORT of the head. Default: auto, the cluster this machine belongs to.", CLUSTER)),
-    extra("cpus_per_run", int | None, None, option("Cores of a training. Default: 1.", CLUSTER)),
-    extra("gpus_per_run", float | None, None, option(
-        "1 trains on GPUs; a share such as 0.5 lets two have one. Default: 0.", CLUSTER)),
-    extra("ship_data", bool | None, None, option(
-        "Send data and weights to all nodes, not only to those that do not see them.", CLUSTER, "--ship-data")),
-    extra("retry_failed", bool, False, option("Try again what failed before.", RUN, "--retry-failed")),
-    extra("new_data", bool, False, option(
-        "Go on though the data changed; the old records are kept.", RUN, "--new-data")),
-    extra("level", float, 0.95, option("Of the intervals.", RUN)),
-    extra("equal_within", float, 1.0, option(
-        "Points of the main metric that count as no difference: the verdict 'practically equal'.", RUN)),
+    option("set_", list[str] | None, "A field of TrainingArguments, as name=value.", TRAINING, "--set",
+           metavar="NAME=VALUE"),
+    option("engine", str, "Where to train: local, or ray for a cluster.", RUN, default="local"),
+    option("workers", int | None,
+           "Trainings at a time, each in a process; 0: one, in this process. Default: 1; on a cluster all that fit.",
+           RUN, min=0),
+    option("threads", int | None,
+           "Threads of a worker. Default: the cores, shared out; on a cluster --cpus-per-run.", RUN, min=1),
+    option("address", str | None,
+           "HOST:PORT of the head. Default: auto, the cluster this machine belongs to.", CLUSTER),
+    option("cpus_per_run", int | None, "Cores of a training. Default: 1.", CLUSTER),
+    option("gpus_per_run", float | None,
+           "1 trains on GPUs; a share such as 0.5 lets two have one. Default: 0.", CLUSTER),
+    option("ship_data", bool | None,
+           "Send data and weights to all nodes, not only to those that do not see them.", CLUSTER, "--ship-data"),
+    option("retry_failed", bool, "Try again what failed before.", RUN, "--retry-failed", default=False),
+    option("new_data", bool, "Go on though the data changed; the old records are kept.", RUN, "--new-data",
+           default=False),
+    option("level", float, "Of the intervals.", RUN, default=0.95),
+    option("equal_within", float,
+           "Points of the main metric that count as no difference: the verdict 'practically equal'.", RUN, default=1.0),
     *settings(("cache_dir",)),
-    extra("quiet", bool, False, option("Print only the result.", RUN, "--quiet", "-q")),
+    option("quiet", bool, "Print only the result.", RUN, "--quiet", "-q", default=False),
 )  # fmt: skip
 def command(
     context: typer.Context,

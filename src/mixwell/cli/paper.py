@@ -132,9 +132,9 @@ def pack(
     add: Annotated[bool, typer.Option("--add", help="Add to the pack there: for a run in parts, by --only.")] = False,
 ) -> None:
     """Write compact records, for committing: predictions and times, neither texts nor paths."""
-    from mixwell.papers import output
+    from mixwell.papers import packs
 
-    path = output.pack(folder, target, add=add)
+    path = packs.pack(folder, target, add=add)
     size = sum(file.stat().st_size for file in path.iterdir() if file.is_file())
     print(f"packed {folder} to {path}: {size / 1e6:.2f} MB")
 

@@ -28,7 +28,7 @@ def command(
     import sys
     from pathlib import Path
 
-    from mixwell.report import export
+    from mixwell.report import compare as export
     from mixwell.utils.errors import OptionError
     from mixwell.utils.files import write_text
 

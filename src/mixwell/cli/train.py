@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from mixwell.cli._options import extra, option, settings, takes
+from mixwell.cli._options import option, settings, takes
 from mixwell.training.settings import MODEL, RUN, TRAINING, TrainSettings
 
 # Fields that Python alone sets, or that have a form of their own on the command line.
@@ -17,16 +17,11 @@ _SETTINGS = [field.name for field in dataclasses.fields(TrainSettings) if field.
 
 @takes(
     *settings(_SETTINGS),
-    extra(
-        "option", list[str] | None, None,
-        option("An option of the method, as name=value.", MODEL, metavar="NAME=VALUE"),
-    ),
-    extra(
-        "set_", list[str] | None, None,
-        option("A field of TrainingArguments, as name=value.", TRAINING, "--set", metavar="NAME=VALUE"),
-    ),
-    extra("resume", str | None, None, option("Continue a stopped run; takes no other options.", RUN, metavar="RUN")),
-    extra("quiet", bool, False, option("Print only the result.", RUN, "--quiet", "-q")),
+    option("option", list[str] | None, "An option of the method, as name=value.", MODEL, metavar="NAME=VALUE"),
+    option("set_", list[str] | None, "A field of TrainingArguments, as name=value.", TRAINING, "--set",
+           metavar="NAME=VALUE"),
+    option("resume", str | None, "Continue a stopped run; takes no other options.", RUN, metavar="RUN"),
+    option("quiet", bool, "Print only the result.", RUN, "--quiet", "-q", default=False),
 )  # fmt: skip
 def command(
     context: typer.Context,

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from mixwell.data.columns import ENTITY_MARKERS, relation_text
 from mixwell.data.loading import load
-from mixwell.data.relations import ENTITY_MARKERS, relation_text
 from mixwell.data.rows import iter_rows
 from mixwell.data.splits import SPLITS
 from mixwell.data.textdata import TextData, texts_of

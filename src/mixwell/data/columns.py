@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mixwell.data.readers import Record, Rows
-from mixwell.data.relations import relation_text
 from mixwell.metrics.tasks import REGRESSION
 from mixwell.utils.errors import DataError, OptionError, nearest
 
@@ -80,7 +79,8 @@ LABEL_NAMES = (
     "answer",
     "output",
 )
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+ENTITY_MARKERS = ("[E1]", "[/E1]", "[E2]", "[/E2]")
+NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
 @dataclass(frozen=True)
@@ -109,9 +109,8 @@ class Columns:
 
     def parts(self) -> dict[str, str]:
         """The columns by part, for reports."""
-        parts = {"text": self.text, "text_pair": self.text_pair, "label": self.label}
-        if self.entities:
-            parts |= {"head": self.entities[0], "tail": self.entities[1]}
+        head, tail = self.entities or (None, None)
+        parts = {"text": self.text, "text_pair": self.text_pair, "label": self.label, "head": head, "tail": tail}
         return {part: name for part, name in parts.items() if name is not None}
 
     def texts(self, record: Record) -> tuple[str | None, str | None]:
@@ -163,10 +162,9 @@ def find_columns(
     if not head:
         raise DataError(f"{rows.name}: no rows, only a header; add data rows")
     notes: list[str] = []
-    entities = None
-    if text is None and text_pair is None and (relation := _relation_columns(names, head)):
-        text, *both = relation
-        entities = (both[0], both[1])
+    entities = _relation_columns(names, head) if text is None and text_pair is None else None
+    if entities:
+        text = "tokens"
         notes.append("relation records: text made of the tokens with the entities marked")
     folded = {name.casefold(): name for name in reversed(names)}
     if text is None and text_pair is None:
@@ -244,10 +242,10 @@ def _only(rows: Rows, part: str, fit: list[str]) -> str:
     )
 
 
-def _relation_columns(names: list[str], head: list[Record]) -> tuple[str, str, str] | None:
-    for first, second in (("head", "tail"), ("h", "t")):
-        if {"tokens", first, second} <= set(names) and isinstance(head[0].get("tokens"), list):
-            return "tokens", first, second
+def _relation_columns(names: list[str], head: list[Record]) -> tuple[str, str] | None:
+    """The columns of the two entities of relation records, whose words are in `tokens`."""
+    if "tokens" in names and isinstance(head[0].get("tokens"), list):
+        return next((pair for pair in (("head", "tail"), ("h", "t")) if set(pair) <= set(names)), None)
     return None
 
 
@@ -271,12 +269,30 @@ def _is_label(head: list[Record], name: str, task: str | None) -> bool:
         return False
     if task == REGRESSION:
         return all(
-            _NUMBER.fullmatch(value.strip()) if isinstance(value, str) else isinstance(value, (int, float))
+            NUMBER.fullmatch(value.strip()) if isinstance(value, str) else isinstance(value, (int, float))
             for value in values
         )
     if any(isinstance(value, list) for value in values):
         return all(isinstance(value, list) for value in values)
     return len({str(value) for value in values}) < len(values)
+
+
+@dataclass
+class RowNumbers:
+    """Rows for a message, `row 3` or `rows 3, 8, 9, 11, 12 and 4 more`: how many, and the numbers of the first."""
+
+    count: int = 0
+    first: list[int] = field(default_factory=list)
+
+    def add(self, row: int) -> None:
+        """Count one more row."""
+        self.count += 1
+        if self.count <= 5:
+            self.first.append(row)
+
+    def __str__(self) -> str:
+        more = f" and {self.count - 5} more" if self.count > 5 else ""
+        return f"row{'s' if self.count > 1 else ''} {', '.join(map(str, self.first))}{more}"
 
 
 class TextReader:
@@ -285,7 +301,7 @@ class TextReader:
     def __init__(self, rows: Rows, columns: Columns) -> None:
         self.rows = rows
         self.columns = columns
-        self._missing: dict[str, tuple[list[int], int]] = {}
+        self._missing: dict[str, RowNumbers] = {}
 
     def take(self, record: Record, row: int) -> tuple[str, str | None] | None:
         """The text and pair of a record, or None when one is missing (`check` then raises).
@@ -298,22 +314,15 @@ class TextReader:
         except ValueError as error:
             raise DataError(f"{self.rows.name}: row {row}: {error}") from error
         if text is None:
-            self._note(self.columns.text, row)
+            self._missing.setdefault(self.columns.text, RowNumbers()).add(row)
         if pair is None and self.columns.text_pair is not None:
-            self._note(self.columns.text_pair, row)
+            self._missing.setdefault(self.columns.text_pair, RowNumbers()).add(row)
             return None
         return None if text is None else (text, pair)
 
-    def _note(self, column: str, row: int) -> None:
-        shown, count = self._missing.get(column, ([], 0))
-        self._missing[column] = ([*shown, row] if len(shown) < 5 else shown, count + 1)
-
     def missing(self) -> str:
         """Which rows have no text; empty if all have one."""
-        problems = [
-            f"column {name!r} is empty or NaN in {rows_listed(*where)}" for name, where in self._missing.items()
-        ]
-        return "; ".join(problems[:1])
+        return next((f"column {name!r} is empty or NaN in {rows}" for name, rows in self._missing.items()), "")
 
     def check(self) -> None:
         """Raise a `DataError` that names the rows without text, if there are any."""
@@ -321,7 +330,60 @@ class TextReader:
             raise DataError(f"{self.rows.name}: {missing}; fill these rows in or remove them")
 
 
-def rows_listed(rows: list[int], count: int) -> str:
-    """`row 3`, or `rows 3, 8, 9 and 4 more`, for messages."""
-    more = f" and {count - len(rows)} more" if count > len(rows) else ""
-    return f"row{'s' if count > 1 else ''} {', '.join(map(str, rows))}{more}"
+def relation_text(tokens: Any, head: Any, tail: Any) -> str | None:
+    """The text of a relation record: its tokens joined by blanks, with the two entities marked.
+
+    `[E1] ... [/E1]` go around the first mention of the head and `[E2] ... [/E2]` around that of the tail, as
+    tokens of their own: `[E1] Ada [/E1] was born in [E2] London [/E2] .` Give the tokenizer the four
+    `ENTITY_MARKERS` as special tokens if they are to stay whole.
+
+    Args:
+        tokens: the words.
+        head: the first entity: an object with `positions` (or `pos`), a list of mentions, each a list of
+            token indices from 0; or FewRel's own `[name, id, positions]`; or an object with `name` alone,
+            which is then looked up in the tokens.
+        tail: the second entity, in the same form.
+
+    Raises:
+        ValueError: the tokens or positions cannot be used.
+    """
+    if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens):
+        raise ValueError("'tokens' must be a list of words")
+    if not any(token.strip() for token in tokens):
+        return None
+    before: dict[int, list[str]] = {}
+    after: dict[int, list[str]] = {}
+    spans = [(*_mention(entity, tokens, name), name) for entity, name in ((head, "head"), (tail, "tail"))]
+    # Longer spans open first and close last, so that nested entities give nested markers.
+    for start, end, name in sorted(spans, key=lambda span: (span[1] - span[0], span[2]), reverse=True):
+        opening, closing = ENTITY_MARKERS[:2] if name == "head" else ENTITY_MARKERS[2:]
+        before.setdefault(start, []).append(opening)
+        after.setdefault(end, []).insert(0, closing)
+    words: list[str] = []
+    for position, token in enumerate(tokens):
+        words += [*before.get(position, ()), token, *after.get(position, ())]
+    text = " ".join(words)
+    if "\0" in text:
+        raise ValueError("column 'tokens' has a NUL character; remove it")
+    return text
+
+
+def _mention(entity: Any, tokens: list[str], what: str) -> tuple[int, int]:
+    positions: Any = None
+    name = ""
+    if isinstance(entity, dict):
+        positions = entity.get("positions", entity.get("pos"))
+        name = str(entity.get("name") or "")
+    elif isinstance(entity, list) and len(entity) == 3 and isinstance(entity[0], str):
+        name, _, positions = entity
+    if isinstance(positions, list) and positions:
+        first = positions[0] if isinstance(positions[0], list) else positions
+        if first and all(isinstance(index, int) and 0 <= index < len(tokens) for index in first):
+            return min(first), max(first)
+        raise ValueError(f"{what!r} has positions {first} outside the {len(tokens)} tokens (they count from 0)")
+    words = name.casefold().split()
+    folded = [token.casefold() for token in tokens]
+    for start in range(len(tokens) - len(words) + 1 if words else 0):
+        if folded[start : start + len(words)] == words:
+            return start, start + len(words) - 1
+    raise ValueError(f"{what!r} has no positions, and its name {name!r} is not among the tokens")

@@ -9,7 +9,6 @@ import io
 import os
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, TextIO, cast
 
@@ -23,19 +22,6 @@ _BOMS = (
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
-
-
-@dataclass(frozen=True)
-class TextFormat:
-    """How the bytes of one text file become characters.
-
-    Attributes:
-        encoding: Python's name of the encoding.
-        note: what the user should know about it; empty for plain UTF-8.
-    """
-
-    encoding: str
-    note: str = ""
 
 
 def one_line(error: BaseException) -> str:
@@ -82,8 +68,8 @@ def open_bytes(path: Path) -> BinaryIO:
     return open(path, "rb")
 
 
-def detect(path: Path) -> TextFormat:
-    """Read `path` once, in blocks, and tell its encoding.
+def detect(path: Path) -> tuple[str, str]:
+    """Read `path` once, in blocks, and tell its encoding and what to note about it; nothing for plain UTF-8.
 
     A byte order mark decides; without one the file is UTF-8 if all of it decodes, else Windows-1252, which is
     noted. Files that are neither, and files with NUL bytes, raise a `DataError` that names the line.
@@ -119,21 +105,18 @@ def detect(path: Path) -> TextFormat:
             lines += block.count(b"\n")
             block = stream.read(_BLOCK)
     if "utf-8" in decoders:
-        return TextFormat("utf-8")
+        return "utf-8", ""
     line, byte = faults["utf-8"]
     if "cp1252" in decoders:
-        return TextFormat(
-            "cp1252",
-            f"{path.name}: not UTF-8 (byte 0x{byte:02x} in line {line}), read as Windows-1252; "
-            "save it as UTF-8 if letters look wrong",
-        )
+        note = f"{path.name}: not UTF-8 (byte 0x{byte:02x} in line {line}), read as Windows-1252; "
+        return "cp1252", note + "save it as UTF-8 if letters look wrong"
     line, byte = faults["cp1252"]
     raise DataError(
         f"{path}: line {line} has byte 0x{byte:02x}, which is neither UTF-8 nor Windows-1252; save the file as UTF-8"
     )
 
 
-def _check_marked(path: Path, stream: BinaryIO, block: bytes, name: str) -> TextFormat:
+def _check_marked(path: Path, stream: BinaryIO, block: bytes, name: str) -> tuple[str, str]:
     """Decode a file with a byte order mark from end to end, so that faults show before any row is used."""
     decoder = codecs.getincrementaldecoder(name)()
     lines = 1
@@ -151,22 +134,17 @@ def _check_marked(path: Path, stream: BinaryIO, block: bytes, name: str) -> Text
             break
         lines += text.count("\n")
         block = stream.read(_BLOCK)
-    if name == "utf-8-sig":
-        return TextFormat(name)
-    return TextFormat(name, f"{path.name}: read as {name.upper()} (byte order mark)")
+    return name, "" if name == "utf-8-sig" else f"{path.name}: read as {name.upper()} (byte order mark)"
 
 
 @contextlib.contextmanager
-def open_text(path: Path, form: TextFormat, *, newline: str | None = "") -> Iterator[TextIO]:
-    """Open `path` for reading text as `detect` found it.
+def open_text(path: Path, encoding: str, newline: str | None) -> Iterator[TextIO]:
+    """Open `path` for reading text.
 
     Args:
         path: the file, plain or gzip.
-        form: what `detect` returned.
+        encoding: the one that `detect` returned.
         newline: as in `open`; the csv module wants the empty string.
     """
-    with (
-        explained(path),
-        io.TextIOWrapper(open_bytes(path), encoding=form.encoding, newline=newline) as stream,
-    ):
+    with explained(path), io.TextIOWrapper(open_bytes(path), encoding=encoding, newline=newline) as stream:
         yield stream

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from mixwell.data.columns import NUMBER
 from mixwell.data.readers import Rows
 from mixwell.metrics.tasks import MULTI, REGRESSION, SINGLE
 from mixwell.utils.errors import DataError
@@ -20,24 +21,8 @@ Value = tuple[str, Any]
 
 _INTEGER = re.compile(r"[+-]?(0|[1-9]\d*)")
 _LEADING_ZERO = re.compile(r"[+-]?0\d+")
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _KINDS = {"str": "texts", "int": "whole numbers", "float": "numbers", "bool": "booleans"}
 _CHUNK = 4096
-
-
-@dataclass
-class Encoded:
-    """Labels as numbers.
-
-    Attributes:
-        task: given, or recognised by the labels.
-        labels: the class names, in the order of the class numbers; empty for regression.
-        arrays: per source split a pyarrow array: int64, list<float32> (multi-hot) or float64.
-    """
-
-    task: str
-    labels: tuple[str, ...]
-    arrays: dict[str, Any]
 
 
 @dataclass
@@ -65,13 +50,13 @@ class LabelCollector:
         names = rows.class_names.get(self.column)
         try:
             value = self._value(raw, rows.typed, names)
+            if value is not None and self.task == REGRESSION:
+                self.numbers.setdefault(split, array("d")).append(_number(*value))
+                return True
         except ValueError as error:
             raise DataError(f"{rows.name}: row {row}, column {self.column!r}: {error}") from error
         if value is None:
             return False
-        if self.task == REGRESSION:
-            self.numbers.setdefault(split, array("d")).append(self._number(rows, row, value))
-            return True
         code = self.values.setdefault(value, len(self.values))
         if code == len(self.firsts):
             self.firsts.append(f"{rows.name}: row {row}")
@@ -94,13 +79,12 @@ class LabelCollector:
             text = raw.strip()
             if not text or text in ("nan", "NaN"):
                 return None
-            if "\0" in text or not text.isascii():
-                try:
-                    text.encode()
-                except UnicodeEncodeError:
-                    raise ValueError("not valid text (a lone surrogate); mend it") from None
-                if "\0" in text:
-                    raise ValueError("a label has a NUL character; remove it")
+            try:
+                text.encode()
+            except UnicodeEncodeError:
+                raise ValueError("not valid text (a lone surrogate); mend it") from None
+            if "\0" in text:
+                raise ValueError("a label has a NUL character; remove it")
             return ("str" if typed else "raw"), text
         if isinstance(raw, bool):
             return "bool", str(raw).lower()
@@ -116,19 +100,12 @@ class LabelCollector:
             return "float", repr(raw)
         raise ValueError(f"a label of type {type(raw).__name__}; expected a text, a number, a boolean or a list")
 
-    def _number(self, rows: Rows, row: int, value: Value) -> float:
-        kind, text = value
-        if kind in ("int", "float") or (kind in ("raw", "str") and _NUMBER.fullmatch(text)):
-            number = float(text)
-            if math.isfinite(number):
-                return number
-        shown = "a list" if kind == "list" else repr(text)
-        raise DataError(
-            f"{rows.name}: row {row}, column {self.column!r}: {shown:.60} is no number, which task {REGRESSION!r} needs"
-        )
-
-    def finish(self) -> Encoded:
+    def finish(self) -> tuple[str, tuple[str, ...], dict[str, Any]]:
         """Settle the task and the class numbers.
+
+        Returns:
+            The task, given or recognised by the labels; the class names in the order of the class numbers, none for
+            regression; and per source split a pyarrow array: int64, list<float32> (multi-hot) or float64.
 
         Raises:
             DataError: the labels do not fit the task, are of mixed types, or are all the same.
@@ -137,9 +114,10 @@ class LabelCollector:
         import pyarrow as pa
 
         if self.task == REGRESSION:
-            return Encoded(REGRESSION, (), {name: pa.array(np.array(v)) for name, v in self.numbers.items()})
+            return REGRESSION, (), {name: pa.array(np.array(v)) for name, v in self.numbers.items()}
         values = self._split_cells()
-        lists = [value[0] == "list" for value in values]
+        lists = [kind == "list" for kind, _ in values]
+        scalar_sets = [items if kind == "list" else ((kind, items),) for kind, items in values]
         if any(lists):
             if self.task == SINGLE:
                 raise self._fault(lists.index(True), f"a list of labels; use task {MULTI!r}")
@@ -147,36 +125,31 @@ class LabelCollector:
                 raise self._fault(lists.index(False), "one label where others are lists; write a list in every row")
         multi = any(lists) or self.task == MULTI
         scalars: dict[Scalar, int] = {}
-        for code, value in enumerate(values):
-            for scalar in value[1] if value[0] == "list" else (value,):
+        for code, members in enumerate(scalar_sets):
+            for scalar in members:
                 scalars.setdefault(scalar, code)
-        kind, canonical = self._settle(scalars)
-        if kind == "int" or all(_INTEGER.fullmatch(name) for name in canonical.values()):
-            labels = tuple(sorted(set(canonical.values()), key=int))
-        else:
-            labels = tuple(sorted(set(canonical.values())))
+        canonical = self._settle(scalars)
+        whole = all(_INTEGER.fullmatch(name) for name in canonical.values())
+        labels = tuple(sorted(set(canonical.values()), key=int if whole else None))
+        where = self.firsts[0].rsplit(": ", 1)[0]
         if len(labels) < 2:
             only = f"all rows have the label {labels[0]!r}" if labels else "no row has a label"
-            raise DataError(f"{self.firsts[0].rsplit(': ', 1)[0]}: column {self.column!r}: {only}; two are needed")
+            raise DataError(f"{where}: column {self.column!r}: {only}; two are needed")
         index = {name: number for number, name in enumerate(labels)}
-        sets = [
-            sorted({index[canonical[scalar]] for scalar in (value[1] if value[0] == "list" else (value,))})
-            for value in values
-        ]
+        sets = [sorted({index[canonical[scalar]] for scalar in members}) for members in scalar_sets]
         if multi and len({tuple(members) for members in sets}) == 1:
-            where, named = self.firsts[0].rsplit(": ", 1)[0], ", ".join(labels[number] for number in sets[0])
+            named = ", ".join(labels[number] for number in sets[0])
             raise DataError(
                 f"{where}: column {self.column!r}: all rows have the same labels ({named}), so nothing can be "
                 f"learned; write the names of the labels that apply, not 0 and 1 for each"
             )
-        arrays = {}
-        for split, codes in self.codes.items():
-            rows = np.frombuffer(codes, dtype=np.int64)
-            if multi:
-                arrays[split] = _multi_hot(rows, sets, len(labels))
-            else:
-                arrays[split] = pa.array(np.array([members[0] for members in sets], dtype=np.int64)[rows])
-        return Encoded(MULTI if multi else SINGLE, labels, arrays)
+        codes = {split: np.frombuffer(numbers, dtype=np.int64) for split, numbers in self.codes.items()}
+        if multi:
+            arrays = {split: _multi_hot(rows, sets, len(labels)) for split, rows in codes.items()}
+        else:
+            classes = np.array([members[0] for members in sets], dtype=np.int64)
+            arrays = {split: pa.array(classes[rows]) for split, rows in codes.items()}
+        return MULTI if multi else SINGLE, labels, arrays
 
     def _fault(self, code: int, what: str) -> DataError:
         return DataError(f"{self.firsts[code]}, column {self.column!r}: {what}")
@@ -184,18 +157,16 @@ class LabelCollector:
     def _split_cells(self) -> list[Value]:
         """The distinct values, with cells that stand for several labels turned into lists."""
         values = list(self.values)
-        cells = [text for kind, text in values if kind in ("raw", "str")]
-        if self.task == MULTI:
-            separator = "|" if any("|" in text for text in cells) else ";"
-            return [
-                value if value[0] not in ("raw", "str") else self._cell(code, value, separator)
-                for code, value in enumerate(values)
-            ]
-        if self.task is None and cells and all(kind == "raw" and _looks_listed(text) for kind, text in values):
-            return [self._cell(code, value, None) for code, value in enumerate(values)]
-        return values
+        listed = bool(values) and all(kind == "raw" and _looks_listed(text) for kind, text in values)
+        if self.task != MULTI and not (self.task is None and listed):
+            return values
+        separator = "|" if any("|" in text for kind, text in values if kind in ("raw", "str")) else ";"
+        return [
+            self._cell(code, value, separator) if value[0] in ("raw", "str") else value
+            for code, value in enumerate(values)
+        ]
 
-    def _cell(self, code: int, value: Value, separator: str | None) -> Value:
+    def _cell(self, code: int, value: Value, separator: str) -> Value:
         kind, text = value
         if _looks_listed(text):
             try:
@@ -211,30 +182,37 @@ class LabelCollector:
         names = [name for part in text.split(separator) if (name := part.strip())]
         return "list", tuple((kind, name) for name in dict.fromkeys(names))
 
-    def _settle(self, scalars: dict[Scalar, int]) -> tuple[str, dict[Scalar, str]]:
-        """The type of all labels, and each label's name."""
+    def _settle(self, scalars: dict[Scalar, int]) -> dict[Scalar, str]:
+        """Each label's name; raises if they are not of one type."""
         kinds = {kind for kind, _ in scalars} - {"raw"}
         cells = {text for kind, text in scalars if kind == "raw"}
         if cells:
             kinds.add(_cell_kind(cells))
         if kinds <= {"str", "int"}:
-            return ("int" if kinds == {"int"} else "str"), {scalar: scalar[1] for scalar in scalars}
+            return {scalar: scalar[1] for scalar in scalars}
         if kinds == {"bool"}:
-            return "bool", {scalar: scalar[1].casefold() for scalar in scalars}
+            return {scalar: scalar[1].casefold() for scalar in scalars}
         if not kinds <= {"int", "float"}:
             named = " and ".join(sorted(_KINDS[kind] for kind in kinds))
             other = next(code for (kind, _), code in scalars.items() if kind != next(iter(scalars))[0])
             raise self._fault(other, f"the labels mix {named}; write all of them in one way")
         whole = all(float(text).is_integer() for _, text in scalars)
         if whole and self.task in (SINGLE, MULTI):
-            return "int", {scalar: _whole(scalar[1]) for scalar in scalars}
+            return {scalar: _whole(scalar[1]) for scalar in scalars}
         first = next(scalar for scalar in scalars if not _INTEGER.fullmatch(scalar[1]))
-        advice = f"use task {REGRESSION!r} to predict numbers, "
-        if whole:
-            advice += f"or task {SINGLE!r} to take these whole numbers as classes"
-        else:
-            advice += "or write class names as text"
-        raise self._fault(scalars[first], f"the label {first[1]} is a float; {advice}")
+        advice = f"task {SINGLE!r} to take these whole numbers as classes" if whole else "write class names as text"
+        what = f"the label {first[1]} is a float; use task {REGRESSION!r} to predict numbers, or {advice}"
+        raise self._fault(scalars[first], what)
+
+
+def _number(kind: str, text: Any) -> float:
+    """A label as a number."""
+    if kind in ("int", "float") or (kind in ("raw", "str") and NUMBER.fullmatch(text)):
+        number = float(text)
+        if math.isfinite(number):
+            return number
+    shown = "a list" if kind == "list" else repr(text)
+    raise ValueError(f"{shown:.60} is no number, which task {REGRESSION!r} needs")
 
 
 def _whole(text: str) -> str:
@@ -253,7 +231,7 @@ def _cell_kind(cells: Iterable[str]) -> str:
         return "int"
     if all(cell.casefold() in ("true", "false") for cell in cells):
         return "bool"
-    if all(_NUMBER.fullmatch(cell) and not _LEADING_ZERO.fullmatch(cell) for cell in cells):
+    if all(NUMBER.fullmatch(cell) and not _LEADING_ZERO.fullmatch(cell) for cell in cells):
         return "float"
     return "str"
 

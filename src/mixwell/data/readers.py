@@ -53,12 +53,36 @@ class Rows:
         return next(self.batches(_SAMPLE), [])
 
 
-def _chunks(records: Iterator[Record], size: int) -> Iterator[list[Record]]:
+def in_batches(records: Iterator[Record], size: int) -> Iterator[list[Record]]:
+    """Records `size` at a time; the last batch may have fewer."""
     while batch := list(itertools.islice(records, size)):
         yield batch
 
 
-class CsvRows(Rows):
+class TextFileRows(Rows):
+    """A text file, plain or gzip, in the encoding that its bytes show."""
+
+    newline: str | None = None  # as in `open`; the csv module wants the empty string
+
+    def __init__(self, path: Path, *, typed: bool) -> None:
+        super().__init__(str(path), typed=typed)
+        self.path = path
+        self.encoding, note = detect(path)
+        self.notes += [note] if note else []
+
+    def _open(self) -> contextlib.AbstractContextManager[TextIO]:
+        return open_text(self.path, self.encoding, self.newline)
+
+    def _records(self, stream: TextIO) -> Iterator[Record]:
+        raise NotImplementedError
+
+    def batches(self, size: int, columns: list[str] | None = None) -> Iterator[list[Record]]:
+        """See `Rows.batches`. A row that cannot be read raises a `DataError`."""
+        with self._open() as stream:
+            yield from in_batches(self._records(stream), size)
+
+
+class CsvRows(TextFileRows):
     """CSV or TSV with a header line, plain or gzip.
 
     The delimiter is one of `,` tab `;` `|`: the one that cuts the header in two or more and fits the first
@@ -67,12 +91,10 @@ class CsvRows(Rows):
     GLUE files).
     """
 
+    newline = ""
+
     def __init__(self, path: Path) -> None:
-        super().__init__(str(path), typed=False)
-        self.path = path
-        self.form = detect(path)
-        if self.form.note:
-            self.notes.append(self.form.note)
+        super().__init__(path, typed=False)
         csv.field_size_limit(max(csv.field_size_limit(), _LONGEST_FIELD))
         self.quoted = True
         self.delimiter = self._find_delimiter()
@@ -81,7 +103,7 @@ class CsvRows(Rows):
             self.notes.append(f"{path.name}: quotes read as plain characters")
         if self.delimiter != ("\t" if _is_tsv(path) else ","):
             self.notes.append(f"{path.name}: fields separated by {DELIMITERS[self.delimiter]}")
-        with open_text(path, self.form) as stream:
+        with self._open() as stream:
             _, header = next(self._lines(stream), (1, []))
         # Spreadsheets and pandas leave the heading of an index column empty.
         self.columns = [name.strip() or f"column_{number}" for number, name in enumerate(header, 1)]
@@ -96,25 +118,22 @@ class CsvRows(Rows):
 
     def _find_delimiter(self) -> str:
         order = sorted(DELIMITERS, key=lambda mark: mark != "\t") if _is_tsv(self.path) else list(DELIMITERS)
-        best, best_fit = order[0], -1.0
-        for mark in order:
+
+        def fit(mark: str) -> float:
+            """The share of the first rows with as many fields as the header, or -1 if that is not cut in two."""
             counts: list[int] = []
-            with open_text(self.path, self.form) as stream, contextlib.suppress(csv.Error):
-                for fields in itertools.islice(self._reader(stream, mark, True, strict=False), _SAMPLE):
-                    if fields:
-                        counts.append(len(fields))
-            if not counts or counts[0] < 2:
-                continue
-            fit = sum(count == counts[0] for count in counts) / len(counts)
-            if fit > best_fit:
-                best, best_fit = mark, fit
-        return best
+            with self._open() as stream, contextlib.suppress(csv.Error):
+                rows = itertools.islice(self._reader(stream, mark, True, strict=False), _SAMPLE)
+                counts.extend(len(fields) for fields in rows if fields)
+            return counts.count(counts[0]) / len(counts) if counts and counts[0] > 1 else -1
+
+        return max(order, key=fit)
 
     def _quotes_are_plain(self) -> bool:
         def rows(quoted: bool) -> int:
             """Rows read this way, or -1 when they do not fit the header."""
             count, width = 0, None
-            with open_text(self.path, self.form) as stream:
+            with self._open() as stream:
                 try:
                     for fields in self._reader(stream, "\t", quoted):
                         if fields:
@@ -150,11 +169,6 @@ class CsvRows(Rows):
                 row += 1
             line = reader.line_num + 1
 
-    def batches(self, size: int, columns: list[str] | None = None) -> Iterator[list[Record]]:
-        """See `Rows.batches`. A row with too few or too many fields raises a `DataError`."""
-        with open_text(self.path, self.form) as stream:
-            yield from _chunks(self._records(stream), size)
-
     def _records(self, stream: TextIO) -> Iterator[Record]:
         width = len(self.columns)
         for row, (line, fields) in enumerate(itertools.islice(self._lines(stream), 1, None), 1):
@@ -175,25 +189,16 @@ _PIECE, _LONGEST = 1 << 16, 1 << 26
 _SPACE = re.compile(r"\s*")
 
 
-class JsonRows(Rows):
+class JsonRows(TextFileRows):
     """JSON lines, one object per line (blank lines are passed over), or one array of objects; plain or gzip."""
 
     def __init__(self, path: Path) -> None:
-        super().__init__(str(path), typed=True)
-        self.path = path
-        self.form = detect(path)
-        if self.form.note:
-            self.notes.append(self.form.note)
+        super().__init__(path, typed=True)
         self.columns = list(dict.fromkeys(key for record in self.head() for key in record))
-
-    def batches(self, size: int, columns: list[str] | None = None) -> Iterator[list[Record]]:
-        """See `Rows.batches`. A line that is not a JSON object raises a `DataError`."""
-        with open_text(self.path, self.form, newline=None) as stream:
-            yield from _chunks(self._records(stream), size)
 
     def _records(self, stream: TextIO) -> Iterator[Record]:
         first = stream.read(1)
-        while first and first.isspace():
+        while first.isspace():
             first = stream.read(1)
         stream.seek(0)
         if first == "[":
@@ -201,16 +206,13 @@ class JsonRows(Rows):
             return
         for number, line in enumerate(stream, 1):
             if line.strip():
-                yield self._object(line, f"line {number}")
-
-    def _object(self, text: str, where: str) -> Record:
-        try:
-            record = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            place = f"column {error.colno}: " if isinstance(error, json.JSONDecodeError) else ""
-            reason = place + str(getattr(error, "msg", error))
-            raise DataError(f"{self.path}: {where} is not valid JSON ({reason}); mend it") from error
-        return self._checked(record, where)
+                try:
+                    record = json.loads(line)
+                except (ValueError, RecursionError) as error:
+                    place = f"column {error.colno}: " if isinstance(error, json.JSONDecodeError) else ""
+                    reason = place + str(getattr(error, "msg", error))
+                    raise DataError(f"{self.path}: line {number} is not valid JSON ({reason}); mend it") from error
+                yield self._checked(record, f"line {number}")
 
     def _checked(self, record: Any, where: str) -> Record:
         if not isinstance(record, dict):
@@ -249,21 +251,15 @@ class JsonRows(Rows):
             yield self._checked(record, f"record {number}")
 
 
-class LineRows(Rows):
+class LineRows(TextFileRows):
     """Plain text: each line is the value of the one column `text`."""
 
     def __init__(self, path: Path) -> None:
-        super().__init__(str(path), typed=False)
-        self.path = path
-        self.form = detect(path)
-        if self.form.note:
-            self.notes.append(self.form.note)
+        super().__init__(path, typed=False)
         self.columns = ["text"]
 
-    def batches(self, size: int, columns: list[str] | None = None) -> Iterator[list[Record]]:
-        """See `Rows.batches`."""
-        with open_text(self.path, self.form, newline=None) as stream:
-            yield from _chunks(({"text": line.rstrip("\n")} for line in stream), size)
+    def _records(self, stream: TextIO) -> Iterator[Record]:
+        return ({"text": line.rstrip("\n")} for line in stream)
 
 
 class ParquetRows(Rows):
@@ -332,15 +328,12 @@ def class_names(features: dict[str, Any]) -> dict[str, list[str]]:
     return names
 
 
-SUFFIXES: dict[str, type[CsvRows] | type[JsonRows] | type[ParquetRows]] = {
-    ".csv": CsvRows,
-    ".tsv": CsvRows,
-    ".tab": CsvRows,
-    ".jsonl": JsonRows,
-    ".ndjson": JsonRows,
-    ".json": JsonRows,
-    ".parquet": ParquetRows,
+_FORMATS: dict[type[CsvRows] | type[JsonRows] | type[ParquetRows], tuple[str, ...]] = {
+    CsvRows: (".csv", ".tsv", ".tab"),
+    JsonRows: (".jsonl", ".ndjson", ".json"),
+    ParquetRows: (".parquet",),
 }
+SUFFIXES = {suffix: rows for rows, suffixes in _FORMATS.items() for suffix in suffixes}
 
 
 def data_suffix(path: Path) -> str:

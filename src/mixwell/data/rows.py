@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from mixwell.data.columns import Columns, TextReader, find_columns
-from mixwell.data.readers import LineRows, Record, Rows, open_rows
+from mixwell.data.readers import LineRows, Record, Rows, in_batches, open_rows
 from mixwell.utils.errors import DataError, OptionError
 from mixwell.utils.files import home
+from mixwell.utils.options import check_whole
 
 ON_EMPTY = ("error", "skip")
 
@@ -46,9 +47,7 @@ class _GivenRows(Rows):
     def batches(self, size: int, columns: list[str] | None = None) -> Iterator[list[Record]]:
         """See `Rows.batches`; can be gone through once."""
         numbered = (self._record(item, row) for row, item in enumerate(self._items, 2))
-        records = itertools.chain(self._first, numbered)
-        while batch := list(itertools.islice(records, size)):
-            yield batch
+        return in_batches(itertools.chain(self._first, numbered), size)
 
 
 def iter_rows(
@@ -82,8 +81,7 @@ def iter_rows(
     Raises:
         DataError: the source or a row cannot be used. Rows before the batch at fault have been yielded then.
     """
-    if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
-        raise OptionError(f"batch_size must be a whole number of at least 1, got {batch_size!r}")
+    check_whole(batch_size, "batch_size", 1)
     if on_empty not in ON_EMPTY:
         raise OptionError(f"on_empty must be one of {', '.join(ON_EMPTY)}, got {on_empty!r}")
     rows: Rows
@@ -95,12 +93,11 @@ def iter_rows(
         rows = _GivenRows(source)
     if not rows.columns:
         raise DataError(f"{rows.name}: no rows; there is nothing to predict")
-    before = known or {}
-    if "head" not in before:  # relation records are recognised by all their columns
-        if text is None and before.get("text") in rows.columns:
-            text = before["text"]
-        if text_pair is None and pairs is not False and before.get("text_pair") in rows.columns:
-            text_pair = before["text_pair"]
+    trained_on = {part: name for part, name in (known or {}).items() if name in rows.columns}
+    if "head" not in (known or {}):  # relation records are recognised by all their columns
+        text = trained_on.get("text") if text is None else text
+        if text_pair is None and pairs is not False:
+            text_pair = trained_on.get("text_pair")
     columns = find_columns(rows, text=text, text_pair=text_pair, want_label=False)
     if pairs and columns.text_pair is None:
         raise OptionError("this model was trained on pairs of texts: name the second column with --text-pair")
@@ -123,19 +120,18 @@ def _stream(
         for record in records:
             row += 1
             texts = reader.take(record, row)
-            if texts is not None:
-                try:
-                    "".join(part for part in texts if part).encode()
-                except UnicodeEncodeError:
-                    raise DataError(f"{rows.name}: row {row}: not valid text (a lone surrogate); mend it") from None
-                output: dict[str, Any] = {"row": row, "text": texts[0]}
-                if texts[1] is not None:
-                    output["text_pair"] = texts[1]
-                others = {str(name): value for name, value in record.items() if name not in columns.needed}
-                if not {"text", "text_pair"}.isdisjoint(others):
-                    # Other columns have the names that the texts would get: then all keep their own.
-                    others = {str(name): value for name, value in record.items()}
-                batch.append({**output, "record": record, "others": others})
+            if texts is None:
+                continue
+            try:
+                "".join(part for part in texts if part).encode()
+            except UnicodeEncodeError:
+                raise DataError(f"{rows.name}: row {row}: not valid text (a lone surrogate); mend it") from None
+            pair = {} if texts[1] is None else {"text_pair": texts[1]}
+            others = {str(name): value for name, value in record.items() if name not in columns.needed}
+            if not {"text", "text_pair"}.isdisjoint(others):
+                # Other columns have the names that the texts would get: then all keep their own.
+                others = {str(name): value for name, value in record.items()}
+            batch.append({"row": row, "text": texts[0], **pair, "record": record, "others": others})
         if not skip:
             reader.check()
         yield batch

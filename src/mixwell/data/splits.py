@@ -239,8 +239,7 @@ def keep_labels_in_train(parts: dict[str, Indices], hot: Any, keys: RowKeys, see
     """Move rows back to train so that train has every label; returns the labels that needed it."""
     import numpy as np
 
-    rank = np.empty(len(keys), dtype=np.int64)
-    rank[_cut_order(keys, seed)] = np.arange(len(keys))
+    rank = np.argsort(_cut_order(keys, seed))
     moved = []
     for label in range(hot.shape[1]):
         if hot[parts["train"], label].any():
@@ -284,9 +283,7 @@ def sample_rows(
     import numpy as np
 
     total = len(keys)
-    order = _sample_order(keys, seed)
-    rank = np.empty(total, dtype=np.int64)
-    rank[order] = np.arange(total)
+    rank = np.argsort(_sample_order(keys, seed))
     _, where, sizes = np.unique(stratum, return_inverse=True, return_counts=True)
     where = where.reshape(-1)
     by_stratum = np.lexsort((rank, where))

@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from mixwell.data.splits import SPLITS, RowKeys, check_fraction, check_seed, lea
 from mixwell.metrics.tasks import MULTI, REGRESSION
 from mixwell.utils.errors import DataError, OptionError
 from mixwell.utils.files import write_json
+from mixwell.utils.options import check_whole
 
 _SPLITS_FORMAT = "mixwell splits 1"
 
@@ -96,16 +98,10 @@ class TextData:
         if fraction is None and per_class is None and max_train is None:
             return self
         keys = self._keys["train"]
-        rows = sample_rows(
-            keys,
-            strata(self.task, self.train["label"]),
-            class_members(self.task, self.train["label"], len(self.labels)),
-            seed,
-            fraction=fraction,
-            per_class=per_class,
-            max_train=max_train,
-        )
-        asked = {"fraction": fraction, "per_class": per_class, "max_train": max_train}
+        asked: dict[str, Any] = {"fraction": fraction, "per_class": per_class, "max_train": max_train}
+        label = self.train["label"]
+        members = class_members(self.task, label, len(self.labels))
+        rows = sample_rows(keys, strata(self.task, label), members, seed, **asked)
         shown = ", ".join(f"{name} {value}" for name, value in asked.items() if value is not None)
         train = self.train.take(rows)
         note = f"train sampled: {len(rows)} of {len(keys)} rows ({shown}, seed {seed})"
@@ -116,17 +112,20 @@ class TextData:
             dataclasses.replace(self, notes=[*self.notes, note]),
         )
 
+    def _class_sizes(self, table: Any) -> list[int]:
+        """The rows of each class."""
+        members = class_members(self.task, table["label"], len(self.labels))
+        return [len(rows) for rows in members[: len(self.labels)]]
+
     def _classes_note(self, train: Any, per_class: int | None) -> str:
         """Which classes a sample lacks, and how many have fewer rows than wanted; empty if all is well."""
         if self.task == REGRESSION:
             return ""
-        members = class_members(self.task, train["label"], len(self.labels))
-        counts = [len(rows) for rows in members[: len(self.labels)]]
+        counts = self._class_sizes(train)
         note = ""
         empty = [name for name, count in zip(self.labels, counts) if not count]
         if empty:
-            more = " ..." if len(empty) > 5 else ""
-            note += f"; classes without a row: {len(empty)} ({', '.join(empty[:5])}{more})"
+            note += f"; classes without a row: {len(empty)} ({listed(empty, 5)})"
         if per_class is not None and (short := sum(count < per_class for count in counts)):
             note += f"; {short} classes have fewer than {per_class}"
         return note
@@ -143,26 +142,21 @@ class TextData:
 
     def describe(self) -> list[tuple[str, str]]:
         """What the data are, as (name, value) lines for a report."""
-        import numpy as np
         import pyarrow.compute as pc
 
         lines = [("source", self.source), ("task", self.task.replace("_", " "))]
         lines += [("columns", ", ".join(f"{part} = {name}" for part, name in self.columns.items()))]
-        for name, table in self.splits.items():
-            lines.append((name, f"{table.num_rows:,} rows"))
+        lines += [(name, f"{table.num_rows:,} rows") for name, table in self.splits.items()]
         if self.task == REGRESSION:
             target = self.train["label"].to_numpy()
             low, mean, high = (f"{value:.4g}" for value in (target.min(), target.mean(), target.max()))
             lines.append(("target in train", f"{low} to {high}, mean {mean}"))
         else:
-            members = class_members(self.task, self.train["label"], len(self.labels))[: len(self.labels)]
-            counts = np.array([len(rows) for rows in members])
-            shown = ", ".join(self.labels[:10]) + (" ..." if len(self.labels) > 10 else "")
-            lines.append(("labels", f"{len(self.labels)} ({shown})"))
-            if len(counts):
-                few, many = int(counts.argmin()), int(counts.argmax())
-                rare, often = f"{self.labels[few]} {counts[few]:,}", f"{self.labels[many]} {counts[many]:,}"
-                lines.append(("rows per label in train", f"fewest {rare}, most {often}"))
+            lines.append(("labels", f"{len(self.labels)} ({listed(self.labels, 10)})"))
+            sizes = dict(zip(self.labels, self._class_sizes(self.train)))
+            rare, often = min(sizes, key=sizes.__getitem__), max(sizes, key=sizes.__getitem__)
+            shown = f"fewest {rare} {sizes[rare]:,}, most {often} {sizes[often]:,}"
+            lines.append(("rows per label in train", shown))
         lengths = pc.utf8_length(self.train["text"])
         lines.append(("characters per text", f"mean {pc.mean(lengths).as_py():.0f}, most {pc.max(lengths).as_py()}"))
         leaks = ", ".join(f"{count} {name} rows" for name, count in self.leaks.items() if count)
@@ -179,13 +173,18 @@ def _check_sample(
     if fraction is not None:
         fraction = check_fraction(fraction, "fraction", whole=True)
     for name, value in (("per_class", per_class), ("max_train", max_train)):
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-            raise OptionError(f"{name} must be a whole number of at least 1, got {value!r}")
+        if value is not None:
+            check_whole(value, name, 1)
     if fraction is not None and per_class is not None:
         raise OptionError("fraction and per_class do not go together; give one of them")
     if per_class is not None and task == REGRESSION:
         raise OptionError(f"per_class needs classes, and task {REGRESSION!r} has none; use fraction or max_train")
     return fraction
+
+
+def listed(names: Sequence[str], most: int) -> str:
+    """The first names with commas, and dots if there are more."""
+    return ", ".join(names[:most]) + (" ..." if len(names) > most else "")
 
 
 def texts_of(table: Any) -> list[str]:
@@ -223,23 +222,23 @@ def make_text_data(splits: dict[str, Any], keys: dict[str, RowKeys], base: TextD
     if any(leaks.values()):
         counts = " and ".join(f"{count} {name} rows" for name, count in leaks.items() if count)
         notes.append(f"leaks: {counts} have their text also in train (drop_leaks removes them from train)")
-    mark = fingerprint(base.task, base.labels, splits, keys)
-    return dataclasses.replace(base, splits=splits, _keys=keys, leaks=leaks, notes=notes, fingerprint=mark)
+    data = dataclasses.replace(base, splits=splits, _keys=keys, leaks=leaks, notes=notes)
+    return dataclasses.replace(data, fingerprint=fingerprint(data))
 
 
-def fingerprint(task: str, labels: tuple[str, ...], splits: dict[str, Any], keys: dict[str, RowKeys]) -> str:
+def fingerprint(data: TextData) -> str:
     """SHA-256 over task, label names and, split by split, the hashes of the texts and the labels."""
     import numpy as np
 
-    total = hashlib.sha256(json.dumps([task, labels]).encode())
-    for name, table in splits.items():
+    total = hashlib.sha256(json.dumps([data.task, data.labels]).encode())
+    for name, table in data.splits.items():
         total.update(f"\n{name} {table.num_rows}\n".encode())
-        total.update(np.ascontiguousarray(keys[name].exact, dtype="<u8").tobytes())
+        total.update(np.ascontiguousarray(data.row_keys(name).exact, dtype="<u8").tobytes())
         for chunk in table["label"].chunks:
-            if task == MULTI:
+            if data.task == MULTI:
                 total.update((chunk.flatten().to_numpy() > 0).tobytes())
             else:
-                total.update(chunk.to_numpy().astype("<f8" if task == REGRESSION else "<i8").tobytes())
+                total.update(chunk.to_numpy().astype("<f8" if data.task == REGRESSION else "<i8").tobytes())
     return total.hexdigest()
 
 
@@ -278,9 +277,9 @@ def read_splits(path: Path, data: str, ids: dict[str, int]) -> dict[str, Any]:
     rows: dict[str, Any] = {}
     for name, names in splits.items():
         for row in names:
-            if not isinstance(row, str) or row not in ids or row in seen:
-                twice = isinstance(row, str) and row in seen
-                what = "is there twice" if twice else "is not a row of the data"
+            known = isinstance(row, str) and row in ids
+            if not known or row in seen:
+                what = "is there twice" if known else "is not a row of the data"
                 raise DataError(f"{path}: {name}: row id {row!r} {what}; write the splits anew")
             seen.add(row)
         if not names and name == "train":

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from mixwell.utils.errors import OptionError
 from mixwell.utils.files import atomic_folder, home
+from mixwell.utils.options import check_whole
 
 if TYPE_CHECKING:
     import datasets
@@ -91,14 +92,12 @@ def tokenise(
 
 
 def _check_lengths(tokenizer: Any, pairs: bool, max_length: int, batch_size: int) -> None:
-    if isinstance(max_length, bool) or not isinstance(max_length, int) or max_length < 3:
-        raise OptionError(f"max_length must be a whole number of at least 3, got {max_length!r}")
+    check_whole(max_length, "max_length", 3)
     least = tokenizer.num_special_tokens_to_add(pair=pairs) + (2 if pairs else 1)
     if max_length < least:
         what = "pairs of texts" if pairs else "texts"
         raise OptionError(f"max_length must be at least {least} for {what} with this tokenizer, got {max_length}")
-    if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
-        raise OptionError(f"batch_size must be a whole number of at least 1, got {batch_size!r}")
+    check_whole(batch_size, "batch_size", 1)
 
 
 def _open(folder: Path, rows: int) -> datasets.Dataset | None:
@@ -136,7 +135,6 @@ def _write(
         # A model's outputs are float32, and its loss wants targets of the same type.
         fields.append(("labels", pa.float32() if pa.types.is_floating(kind) else kind))
     schema = pa.schema(fields)
-    done = 0
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, schema) as writer:
         for start in range(0, table.num_rows, batch_size):
             part = table.slice(start, batch_size)
@@ -146,12 +144,10 @@ def _write(
             )
             columns = [pa.array(encoded[field.name], field.type) for field in schema if field.name != "labels"]
             if labelled:
-                label = part["label"].combine_chunks()
-                columns.append(label.cast(schema.field("labels").type))
+                columns.append(part["label"].combine_chunks().cast(schema.field("labels").type))
             writer.write_batch(pa.record_batch(columns, schema=schema))
-            done += part.num_rows
             if progress is not None:
-                progress(done, table.num_rows)
+                progress(start + part.num_rows, table.num_rows)
 
 
 def table_hash(table: Any) -> str:

@@ -30,14 +30,9 @@ def bin_index(confidence: ArrayLike, bins: int = BINS) -> Ints:
     return np.clip(np.searchsorted(edges, np.asarray(confidence), side="left") - 1, 0, bins - 1)
 
 
-def _confidence_and_correctness(probs: ArrayLike, labels: ArrayLike) -> tuple[Floats, Floats]:
-    p = np.asarray(probs, dtype=np.float64)
-    return p.max(axis=1), (p.argmax(axis=1) == np.asarray(labels)).astype(np.float64)
-
-
 def reliability_bins(probs: ArrayLike, labels: ArrayLike, bins: int = BINS) -> list[Bin]:
     """The bars of a reliability diagram: equal-width bins over the largest probability of each row."""
-    conf, right = _confidence_and_correctness(probs, labels)
+    conf, right = confidence_and_correctness(probs, probs, labels)
     where = bin_index(conf, bins)
     out = []
     for b in range(bins):
@@ -54,7 +49,7 @@ def ece(probs: ArrayLike, labels: ArrayLike, bins: int = BINS) -> float:
     The confidence of a row is its largest probability; 1.0 falls in the last bin and 0.0 in the first.
     The result is the mean over rows of |accuracy - confidence| of the row's bin, in [0, 1].
     """
-    return ece_of(*_confidence_and_correctness(probs, labels), bins)
+    return ece_of(*confidence_and_correctness(probs, probs, labels), bins)
 
 
 def ece_of(confidence: ArrayLike, right: ArrayLike, bins: int = BINS) -> float:
@@ -70,7 +65,7 @@ def adaptive_ece(probs: ArrayLike, labels: ArrayLike, bins: int = BINS) -> float
     So that the order of the rows cannot matter, rows of equal confidence count as one block, spread evenly,
     and a block on a boundary is shared between its two bins in proportion.
     """
-    return adaptive_ece_of(*_confidence_and_correctness(probs, labels), bins)
+    return adaptive_ece_of(*confidence_and_correctness(probs, probs, labels), bins)
 
 
 def adaptive_ece_of(confidence: ArrayLike, right: ArrayLike, bins: int = BINS) -> float:

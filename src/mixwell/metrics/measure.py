@@ -14,6 +14,7 @@ from mixwell.metrics.scores import (
     accuracy,
     brier,
     check_arrays,
+    counts,
     f1_from_counts,
     macro_f1,
     mcc,
@@ -62,8 +63,7 @@ def _single(z: Floats, y: NDArray[Any], t: float, only: Collection[str] | None =
 
 
 def _multi(z: Floats, y: NDArray[Any], t: float) -> dict[str, float]:
-    yes = z > 0
-    tp, predicted, support = (yes & (y == 1)).sum(axis=0), yes.sum(axis=0), y.sum(axis=0)
+    tp, predicted, support = counts(z, y, MULTI)
     per_label = f1_from_counts(tp, predicted, support)
     p = sigmoid(z / t)
     conf, right = confidence_and_correctness(p, z, y, MULTI)

@@ -142,7 +142,7 @@ def mcc_from_counts(tp: ArrayLike, predicted: ArrayLike, support: ArrayLike) -> 
     return np.where(spread > 0, cov / np.sqrt(np.where(spread > 0, spread, 1.0)), 0.0)
 
 
-def _counts(scores: ArrayLike, labels: ArrayLike, task: str = SINGLE) -> tuple[Ints, Ints, Ints]:
+def counts(scores: ArrayLike, labels: ArrayLike, task: str = SINGLE) -> tuple[Ints, Ints, Ints]:
     """Hits, predictions and support per class, each (C,)."""
     s, y = np.asarray(scores), np.asarray(labels)
     if task == MULTI:
@@ -155,12 +155,12 @@ def _counts(scores: ArrayLike, labels: ArrayLike, task: str = SINGLE) -> tuple[I
 
 def macro_f1(scores: ArrayLike, labels: ArrayLike) -> float:
     """Mean F1 over classes. A class absent from both labels and predictions is left out of the mean."""
-    return float(np.nanmean(f1_from_counts(*_counts(scores, labels))))
+    return float(np.nanmean(f1_from_counts(*counts(scores, labels))))
 
 
 def mcc(scores: ArrayLike, labels: ArrayLike) -> float:
     """Multi-class Matthews correlation; 0 when it is undefined (one class only, predicted or present)."""
-    return float(mcc_from_counts(*_counts(scores, labels)))
+    return float(mcc_from_counts(*counts(scores, labels)))
 
 
 def classwise(scores: ArrayLike, labels: ArrayLike, task: str = SINGLE) -> dict[str, NDArray[Any]]:
@@ -171,7 +171,7 @@ def classwise(scores: ArrayLike, labels: ArrayLike, task: str = SINGLE) -> dict[
         labels: (N,), or (N, C) of 0 and 1 for multi label.
         task: single or multi label.
     """
-    tp, predicted, support = _counts(scores, labels, task)
+    tp, predicted, support = counts(scores, labels, task)
     return {
         "precision": tp / np.maximum(predicted, 1),
         "recall": tp / np.maximum(support, 1),

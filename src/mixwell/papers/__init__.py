@@ -1,1 +1,1 @@
-"""The papers' experiments as data: one TOML file per paper, checked by `reading` and listed by `protocols`."""
+"""The papers' experiments as data: one TOML file per paper, read and checked by `protocols`."""

@@ -29,7 +29,9 @@ def text(experiment: Experiment, scale: str | None = None) -> str:
     ]
     lines = [line for part in parts for line in textwrap.wrap(part, _WIDTH)]
     if experiment.trained:
-        lines += _rows(experiment) + _datasets(experiment) + _training(experiment)
+        lines += _listed("rows", [_row(row) for row in experiment.rows])
+        lines += _listed("data sets", [_data(data) for data in experiment.datasets])
+        lines += _training(experiment)
     for name in (scale,) if scale else SCALES:
         lines += _grid(experiment, name)
     lines += _published(experiment)
@@ -61,10 +63,6 @@ def _row(row: TableRow) -> str:
     return f"{row.label}: {row.method}({options})" + (f"; {'; '.join(more)}" if more else "")
 
 
-def _rows(experiment: Experiment) -> list[str]:
-    return _listed("rows", [_row(row) for row in experiment.rows])
-
-
 def _data(data: DataSet) -> str:
     if data.derived is not None:
         return f"{data.key}: {data.derived}"
@@ -76,10 +74,6 @@ def _data(data: DataSet) -> str:
     more = [data.metric, ", ".join(parts), f"in the paper: {', '.join(sizes)}" if sizes else "",
             f"with {', '.join(own)}" if own else "", data.difference, data.local, data.available]  # fmt: skip
     return f"{data.key}: {data.title} ({'; '.join(where)}); {'; '.join(text for text in more if text)}"
-
-
-def _datasets(experiment: Experiment) -> list[str]:
-    return _listed("data sets", [_data(data) for data in experiment.datasets])
 
 
 def _training(experiment: Experiment) -> list[str]:
@@ -98,7 +92,7 @@ def _training(experiment: Experiment) -> list[str]:
 
 def _grid(experiment: Experiment, scale: str) -> list[str]:
     if not experiment.trained:
-        parameters = experiment.figure(scale).parameters
+        parameters = experiment.figure_parameters(scale)
         return _listed(f"parameters at scale {scale}", [f"{name}: {value}" for name, value in parameters.items()])
     runs = experiment.runs(scale)
     axes = {
@@ -111,15 +105,15 @@ def _grid(experiment: Experiment, scale: str) -> list[str]:
     ]
     settings: dict[str, set[str]] = {}
     for run in runs:
-        flat = {**run.settings, **run.settings.get("arguments", {})}
-        for name, value in flat.items():
+        arguments = run.settings.get("arguments", {})
+        for name, value in (run.settings | arguments).items():
             if name != "arguments":
                 settings.setdefault(name, set()).add(str(value))
     texts.append(", ".join(f"{name} {' or '.join(sorted(values))}" for name, values in settings.items()))
-    chosen = experiment.scales.get(scale)
-    if chosen and (chosen.test_rows or chosen.validation_rows):
+    chosen = experiment.scale(scale)
+    if chosen.test_rows or chosen.validation_rows:
         texts.append(f"at most {chosen.test_rows} test rows and {chosen.validation_rows} validation rows")
-    return _listed(f"grid at scale {scale}", [*texts, *(chosen.notes if chosen else ())])
+    return _listed(f"grid at scale {scale}", [*texts, *chosen.notes])
 
 
 def _published(experiment: Experiment) -> list[str]:

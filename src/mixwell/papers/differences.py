@@ -1,13 +1,19 @@
-"""Paired differences between two rows of a table, in the units of the paper.
+"""Paired differences between two rows of a table, in the units of the paper, and whether what the paper says holds.
 
 Scores (accuracy, MCC, F1, NLL, ECE) are paired by seed and by test row, as in `mixwell compare`. Numbers that a
 training has one of (time, losses at its end, scores after the temperature, whose probabilities packs do not have) are
 paired by seed alone. Variances over seeds are compared by Pitman and Morgan's test.
+
+A pair of rows bears a claim out if the interval of their difference lies on the claimed side of 0. A claim over
+several pairs holds if each pair does ("where tested" if some pairs, or data sets of a mean, were not run); it does not
+hold if a pair lies on the other side after Holm's adjustment over the claim's pairs; else there is not enough evidence.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -19,8 +25,8 @@ from mixwell.compare.stats.intervals import holm, interval
 from mixwell.compare.stats.verdicts import paired_difference
 from mixwell.metrics.scores import METRICS as SCORES
 from mixwell.papers.experiment import Experiment
-from mixwell.papers.measured import MeasuredRun, Results
-from mixwell.papers.schema import METRICS
+from mixwell.papers.results import MeasuredRun, Results
+from mixwell.papers.schema import METRICS, SAMPLE, Claim
 
 AFTER = "_after"  # a metric of the probabilities after the temperature
 LAST = "nll_last"  # the validation loss of the last epoch, whichever was chosen
@@ -52,12 +58,8 @@ class PairedDifference:
     seeds: int
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain values; None for what is not known."""
-        values = {"mean": self.mean, "lo": self.lo, "hi": self.hi, "p": self.p}
-        return {
-            **{name: value if math.isfinite(value) else None for name, value in values.items()},
-            "seeds": self.seeds,
-        }
+        """As plain values."""
+        return {name: getattr(self, name) for name in ("mean", "lo", "hi", "p", "seeds")}
 
     def decides(self, sign: int, level: float) -> str:
         """Whether the first is better, by an interval that leaves 0 out; one seed decides nothing."""
@@ -66,10 +68,32 @@ class PairedDifference:
         return HOLDS if sign * self.mean > 0 else FAILS
 
 
+def direction(metric: str, of: str = "value") -> int:
+    """1 if more is better, else -1."""
+    return 1 if METRICS[metric] and of == "value" else -1
+
+
 def decide(pairs: Sequence[PairedDifference], sign: int, level: float) -> list[str]:
     """The verdicts on some pairs that are looked at together, with p-values adjusted after Holm."""
     adjusted = holm([pair.p if math.isfinite(pair.p) else 1.0 for pair in pairs])
     return [replace(pair, p=p).decides(sign, level) for pair, p in zip(pairs, adjusted)]
+
+
+def together(pairs: Sequence[PairedDifference | None], sign: int, level: float) -> str:
+    """The verdict on several pairs of rows.
+
+    Args:
+        pairs: the differences; None where one was not run.
+        sign: the side on which they are borne out.
+        level: of the intervals.
+    """
+    known = [pair for pair in pairs if pair is not None]
+    if not known:
+        return UNKNOWN
+    # That all hold needs no adjusting; that single ones of many do not, does.
+    if all(pair.decides(sign, level) == HOLDS for pair in known):
+        return HOLDS if len(known) == len(pairs) else PARTLY
+    return FAILS if FAILS in decide(known, sign, level) else UNSURE
 
 
 class PairedDifferences:
@@ -88,6 +112,8 @@ class PairedDifferences:
             self.groups.setdefault((run.dataset, run.size), {}).setdefault(run.row, {})[run.seed] = run
         plain = [row.label for row in experiment.rows if row.method == "none" and not row.options]
         self.plain = plain[0] if plain else None
+        self.beside = {(run.dataset, run.size): run.beside for run in results.runs}
+        self.smoke = results.run_json["scale"] == "smoke"
         self.of = lru_cache(maxsize=None)(self._of)
 
     def factor(self, metric: str) -> float:
@@ -188,6 +214,111 @@ class PairedDifferences:
         return PairedDifference(mean, mean - half, mean + half, float(2 * stats.t.sf(abs(mean) / error, df)), df, seeds)
 
 
-def direction(metric: str, of: str = "value") -> int:
-    """1 if more is better, else -1."""
-    return 1 if METRICS[metric] and of == "value" else -1
+class Judge(PairedDifferences):
+    """Compares what a paper says with what was measured."""
+
+    def places(self, dataset: str, size: str, timed: bool) -> list[tuple[str, list[Place]]]:
+        """Where a published place was measured: name and places, several for a mean over data sets."""
+        measured = list(self.beside)
+        if self.smoke:
+            return [(f"{SAMPLE.key}, {place[1]}", [place]) for place in measured]
+        fits = [place for place in measured if self.beside[place] == size]
+        if self.experiment.is_mean(dataset):
+            sizes = dict.fromkeys(place[1] for place in fits)
+            return [(f"{dataset}, {own}", [place for place in fits if place[1] == own]) for own in sizes]
+        places = [place for place in fits if place[0] == dataset]
+        if timed and not places:  # what an update costs does not depend on how many rows there are
+            places = [place for place in measured if place[0] == dataset]
+        return [(", ".join(place), [place]) for place in places]
+
+    def claim(self, claim: Claim) -> dict[str, Any]:
+        """One claim: its verdict, and each pair of rows behind it."""
+        sign, timed = direction(claim.metric, claim.of), claim.metric in TIMES
+        pairs: dict[tuple[str, str, str], PairedDifference | None] = {}  # by rows and place
+        means = set()  # (data sets that were run, data sets the paper averages over)
+        for dataset, size in itertools.product(claim.datasets, claim.sizes):
+            where = self.places(dataset, size, timed)
+            if self.experiment.is_mean(dataset) and not self.smoke:
+                means |= {(len(places), len(self.experiment.averaged)) for _, places in where}
+            for above, below in itertools.product(claim.above, claim.below):
+                compared = {name: self._over(above, below, places, claim) for name, places in where}
+                usable = {(above, below, name): pair for name, pair in compared.items() if pair is not None}
+                if not usable and (not self.smoke or not any(key[:2] == (above, below) for key in pairs)):
+                    pairs.setdefault((above, below, f"{dataset}, {size}"), None)
+                for key in list(usable)[:1] if timed else usable:
+                    pairs.setdefault(key, usable[key])
+        known = [pair for pair in pairs.values() if pair is not None]
+        printed = [verdict.holds for verdict in claim.judge(self.experiment.values(claim.metric, of=claim.of))]
+        verdict = together(list(pairs.values()), sign, self.level)
+        partly = sorted(f"{run} of {whole} data sets" for run, whole in means if run < whole)
+        return {
+            "says": claim.says,
+            "metric": claim.metric,
+            "of": claim.of,
+            "verdict": PARTLY if verdict == HOLDS and partly else verdict,
+            "tested": ", ".join([f"{len(known)} of {len(pairs)} pairs", *partly]),
+            "in_direction": sum(sign * pair.mean > 0 for pair in known),
+            "published": {
+                "difference": claim.difference,
+                "ratio": claim.ratio,
+                "pairs_that_hold": printed.count(True),
+                "pairs_known": len(printed) - printed.count(None),
+            },
+            "pairs": [self._entry(*key, pair, sign, timed) for key, pair in pairs.items()],
+        }
+
+    def _over(self, above: str, below: str, places: Sequence[Place], claim: Claim) -> PairedDifference | None:
+        """The difference in one place, or the mean over several."""
+        pairs = [self.of(above, below, place, claim.metric, claim.of) for place in places]
+        if len(places) == 1:
+            return pairs[0]
+        return self.mean(pairs, places) if self.scored(claim.metric) and claim.of == "value" else None
+
+    def _entry(
+        self, above: str, below: str, where: str, pair: PairedDifference | None, sign: int, timed: bool
+    ) -> dict[str, Any]:
+        entry: dict[str, Any] = {"above": above, "below": below, "where": where, "verdict": UNKNOWN}
+        if pair is None:
+            return {**entry, "why": "not run"}
+        entry |= {"difference": pair.to_dict(), "verdict": pair.decides(sign, self.level)}
+        if timed:
+            dataset, size = where.rsplit(", ", 1)
+            first, second = (self.groups[dataset, size][row] for row in (above, below))
+            times = [second[seed].minutes_per_epoch / first[seed].minutes_per_epoch for seed in first if seed in second]
+            entry["ratio"] = statistics.median(times)
+        return entry
+
+    def order(self, dataset: str, size: str) -> dict[str, Any] | None:
+        """The published order of the rows in one place against the measured one; None where nothing is published."""
+        beside, rows = self.beside[dataset, size], self.groups[dataset, size]
+        metric = self.experiment.dataset(dataset).metric
+        printed = {
+            row: value
+            for (row, *place), value in self.experiment.values(metric).items()
+            if place == [dataset, beside] and row in rows
+        }
+        if len(printed) < 2:
+            return None
+        sign, more = direction(metric), METRICS[metric]
+        means = {row: sum(run.value(metric) for run in rows[row].values()) / len(rows[row]) for row in printed}
+        published, measured = (sorted(printed, key=by.__getitem__, reverse=more) for by in (printed, means))
+        pairs = [
+            self.of(better, worse, (dataset, size), metric)
+            for better, worse in itertools.combinations(published, 2)
+            if printed[better] != printed[worse]
+        ]
+        known = [pair for pair in pairs if pair is not None]
+        verdicts = decide(known, sign, self.level)
+        return {
+            "dataset": dataset,
+            "size": size,
+            "beside": beside,
+            "metric": metric,
+            "published": published,
+            "measured": measured,
+            "pairs": len(known),
+            "same_side": sum(sign * pair.mean > 0 for pair in known),
+            "shown": verdicts.count(HOLDS),
+            "against": verdicts.count(FAILS),
+            "verdict": together(pairs, sign, self.level),
+        }

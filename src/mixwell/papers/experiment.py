@@ -5,26 +5,45 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-from mixwell.papers.schema import (
-    ARGUMENTS,
-    MODELS,
-    SAMPLE,
-    SCALES,
-    SETTINGS,
-    Claim,
-    DataSet,
-    NotRun,
-    Paper,
-    PaperModel,
-    PublishedNumber,
-    Scale,
-    Size,
-    Skip,
-    TableRow,
-)
+from mixwell.papers import schema
+from mixwell.papers.schema import ARGUMENTS, MODELS, SAMPLE, SCALES, SETTINGS, DataSet, Scale, TableRow
 from mixwell.utils.errors import OptionError, nearest
+
+
+@dataclass(frozen=True)
+class Request:
+    """What of a protocol is asked for.
+
+    Attributes:
+        name: of the experiment.
+        scale: full, small or smoke.
+        data: the folder with one folder per data set.
+        model: another model than the scale's.
+        hub: load data sets from the hub that are not in `data`.
+        only: data sets to run; empty for all.
+        rows: rows to run, plain training besides; empty for all.
+        seeds: how many; None for the scale's number.
+        command: the command line, for the record.
+        cache_dir: for tokenised texts and the tiny model.
+    """
+
+    name: str
+    scale: str = "full"
+    data: str | None = None
+    model: str | None = None
+    hub: bool = False
+    only: tuple[str, ...] = ()
+    rows: tuple[str, ...] = ()
+    seeds: int | None = None
+    command: tuple[str, ...] = ()
+    cache_dir: str | None = None
+
+    def folder(self) -> Path:
+        """The folder of a run without a name."""
+        return Path("runs") / f"{self.name}-{self.scale}"
 
 
 @dataclass(frozen=True)
@@ -32,8 +51,6 @@ class PlannedRun:
     """One training, as plain data.
 
     Attributes:
-        experiment: the experiment's name.
-        scale: the scale's name.
         dataset: key of the data set (`Experiment.dataset(key)` has the rest).
         size: label of the size; `fraction` and `max_train` are what it means for `TextData.sample`.
         beside: the published size this one stands next to, or None.
@@ -47,8 +64,6 @@ class PlannedRun:
         test_rows: the most rows of test; None is all. `validation_rows` likewise.
     """
 
-    experiment: str
-    scale: str
     dataset: str
     size: str
     fraction: float | None
@@ -66,19 +81,6 @@ class PlannedRun:
     test_rows: int | None
     validation_rows: int | None
 
-    def to_dict(self) -> dict[str, Any]:
-        """The run as plain values."""
-        return dataclasses.asdict(self)
-
-
-@dataclass(frozen=True)
-class FigureParameters:
-    """A figure that is drawn from parameters alone."""
-
-    experiment: str
-    scale: str
-    parameters: dict[str, Any]
-
 
 @dataclass(frozen=True)
 class Experiment:
@@ -89,8 +91,8 @@ class Experiment:
     title: str
     shows: str
     number: str
-    paper: Paper
-    model: PaperModel | None = None
+    paper: schema.Paper
+    model: schema.PaperModel | None = None
     datasets: tuple[DataSet, ...] = ()
     rows: tuple[TableRow, ...] = ()
     sizes: tuple[str, ...] = ()
@@ -101,12 +103,12 @@ class Experiment:
     departs: tuple[str, ...] = ()
     curve: str | None = None
     parameters: dict[str, Any] = field(default_factory=dict)
-    published: tuple[PublishedNumber, ...] = ()
+    published: tuple[schema.PublishedNumber, ...] = ()
     spread_kind: str | None = None
     factor: float = 1.0
-    claims: tuple[Claim, ...] = ()
-    skip: tuple[Skip, ...] = ()
-    not_run: tuple[NotRun, ...] = ()
+    claims: tuple[schema.Claim, ...] = ()
+    skip: tuple[schema.Skip, ...] = ()
+    not_run: tuple[schema.NotRun, ...] = ()
     notes: tuple[str, ...] = ()
     scales: dict[str, Scale] = field(default_factory=dict)
 
@@ -134,9 +136,9 @@ class Experiment:
         """Return a row by label."""
         return next(row for row in self.rows if row.label == label)
 
-    def figure(self, scale: str = "full") -> FigureParameters:
-        """Return the parameters of a figure at a scale."""
-        return FigureParameters(self.name, scale, {**self.parameters, **self._scale(scale).parameters})
+    def figure_parameters(self, scale: str = "full") -> dict[str, Any]:
+        """Return what a figure is drawn from at a scale."""
+        return {**self.parameters, **self.scale(scale).parameters}
 
     def runs(self, scale: str = "full", *, model: str | None = None, depth: int | None = None) -> list[PlannedRun]:
         """Return every training of this experiment: data sets x sizes x rows x seeds.
@@ -149,7 +151,7 @@ class Experiment:
         Raises:
             OptionError: the scale is unknown, the depth is needed, or a method does not take its options.
         """
-        chosen = self._scale(scale)
+        chosen = self.scale(scale)
         if not self.trained:
             return []
         source, depth = self._model(chosen, model, depth)
@@ -159,12 +161,12 @@ class Experiment:
         for key, size, label in itertools.product(keys, chosen.sizes or self.sizes, labels):
             if any(skip.covers(label, key, size) for skip in (*self.skip, *chosen.skip)):
                 continue
-            first = self._first_run(chosen, self.dataset(key), self.row(label), Size.parse(size), source, depth)
+            first = self._first_run(chosen, self.dataset(key), self.row(label), size, source, depth)
             runs += [dataclasses.replace(first, seed=seed) for seed in range(chosen.seeds or self.seeds)]
         return runs
 
     def _first_run(
-        self, scale: Scale, data: DataSet, row: TableRow, size: Size, source: str, depth: int | None
+        self, scale: Scale, data: DataSet, row: TableRow, size: str, source: str, depth: int | None
     ) -> PlannedRun:
         """The training of one row, data set and size with seed 0."""
         from mixwell.methods import build
@@ -179,15 +181,14 @@ class Experiment:
             training["best_metric"] = data.metric
         settings: dict[str, Any] = {name: value for name, value in training.items() if name in SETTINGS}
         settings["arguments"] = {name: value for name, value in training.items() if name in ARGUMENTS}
-        published = size.label in {number.size for number in self.published}
+        published = size in {number.size for number in self.published}
+        fraction, max_train = schema.parse_size(size)
         return PlannedRun(
-            experiment=self.name,
-            scale=scale.name,
             dataset=data.key,
-            size=size.label,
-            fraction=size.fraction,
-            max_train=size.max_train,
-            beside=scale.beside.get(size.label, size.label if published else None),
+            size=size,
+            fraction=fraction,
+            max_train=max_train,
+            beside=scale.beside.get(size, size if published else None),
             row=row.label,
             method=row.method,
             options=options,
@@ -222,17 +223,13 @@ class Experiment:
         if name not in SCALES:
             raise OptionError(f"scale {name!r} is unknown{nearest(name, SCALES)}; use one of {', '.join(SCALES)}")
 
-    def _scale(self, name: str) -> Scale:
+    def scale(self, name: str) -> Scale:
+        """What differs from the paper's protocol at a scale; nothing at `full`."""
         self.check_scale(name)
         return self.scales.get(name, Scale(name))
 
     def _model(self, scale: Scale, model: str | None, depth: int | None) -> tuple[str, int | None]:
-        key = model or scale.model
-        if key is None:
-            assert self.model is not None
-            return self.model.source, depth or self.model.blocks
-        if key in MODELS:
-            return MODELS[key].source, depth or MODELS[key].blocks
-        if self.model is not None and key in (self.model.key, self.model.source):
-            return self.model.source, depth or self.model.blocks
-        return key, depth
+        assert self.model is not None
+        key = model or scale.model or self.model.key
+        known = {self.model.key: self.model, self.model.source: self.model, **MODELS}.get(key)
+        return (known.source, depth or known.blocks) if known else (key, depth)

@@ -149,14 +149,7 @@ def _orders(table: Mapping[str, Any]) -> str:
          f"{order['same_side']} of {order['pairs']}", f"{order['shown']} / {order['against']}", order["verdict"]]
         for order in table["orders"]
     ]  # fmt: skip
-    header = [
-        "data",
-        "published order",
-        "measured order",
-        "pairs on the same side",
-        "shown / against",
-        "verdict",
-    ]
+    header = ["data", "published order", "measured order", "pairs on the same side", "shown / against", "verdict"]
     return f"## Does the published order hold?\n\n{table_lines(header, lines)}"
 
 
@@ -171,16 +164,8 @@ def _claims(title: str, claims: Sequence[Mapping[str, Any]]) -> str:
             for pair in [pair for pair in claim["pairs"] if "difference" in pair][:4]
         )
         shown = f"{published['pairs_that_hold']} of {published['pairs_known']}" if published["pairs_known"] else "-"
-        lines.append(
-            [
-                claim["says"].removeprefix(OURS),
-                "" if size is None else f"{size:g}{_fits(claim)}",
-                shown,
-                claim["tested"],
-                claim["verdict"],
-                detail,
-            ]
-        )
+        size = "" if size is None else f"{size:g}{_fits(claim)}"
+        lines.append([claim["says"].removeprefix(OURS), size, shown, claim["tested"], claim["verdict"], detail])
     header = ["claim", "published size", "pairs in its own numbers", "tested", "verdict on the direction",
               "measured (first four)"]  # fmt: skip
     return f"## {title}\n\n{table_lines(header, lines)}"

@@ -1,41 +1,86 @@
-"""Making packs: the compact results of a run without the user's paths; parts that were run apart are put together."""
+"""Packs: the compact results of a run, for committing; parts that were run apart are put together.
+
+PACK/run.json               as in the run's folder, without the user's paths; `earlier`: commands of parts before
+PACK/cells.jsonl            one line per run: its identity (whose hash is its name), metrics, epochs and times
+PACK/outputs.safetensors    what `results.Outputs` keeps of every test row; the test labels once for each test set
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from mixwell.papers.measured import Results
-from mixwell.papers.pack_files import write_pack
+import numpy as np
+
+from mixwell.papers import figures, output
 from mixwell.papers.protocols import get
-from mixwell.papers.results import read
+from mixwell.papers.results import Results, read
 from mixwell.papers.run_file import FIGURE, PACKED, anonymous, model_name, read_run
 from mixwell.utils.errors import RunError
-from mixwell.utils.files import make_folder
+from mixwell.utils.files import atomic_path, make_folder, write_json, write_text
 
 
 def pack(folder: str | Path, target: str | Path, *, add: bool = False) -> Path:
-    """Write the compact results of a run to a folder for committing: neither texts nor the user's paths.
+    """Write the compact results of a run and the tables made of them to a folder: neither texts nor the user's paths.
 
     Args:
         folder: of the run.
         target: the folder to write to.
-        add: keep what is packed there; for an experiment that is run in parts.
+        add: keep what is packed there, for an experiment that is run in parts; the page of the part is then one more
+            file.
 
     Raises:
         RunError: the target is something else, or a pack of another experiment.
     """
-    results, path = read(folder), Path(target)
+    source, path = Path(folder), Path(target)
+    run = read_run(source)
+    _check_target(path, run)
+    if run["records"] == FIGURE:
+        if add:
+            raise RunError(f"--add: {source} is a figure, which has no parts; leave --add out")
+        return figures.pack(source, path)
+    before, results = read(path) if add else None, read(source)
+    pages = dict(before.run_json.get("pages", {})) if before else {}
+    added = [(name, page, (source / name).read_text(encoding="utf-8")) for name, page in _pages(source, results)]
     results = replace(results, run_json=_without_paths(results))
-    if add:
-        results = joined(read(path), results, str(path))
-    write_pack(results, make_folder(path))
+    write_pack(joined(before, results, str(path)) if before else results, make_folder(path))
+    output.write(path)
+    for name, page, text in added:
+        name = f"report-{'-'.join(page['datasets'])}.html" if add else name
+        write_text(path / name, text)
+        pages[name] = page
+    _keep_pages(path, pages)
     return path
 
 
-def check_target(path: Path, run: Mapping[str, Any]) -> None:
+def write_pack(results: Results, path: Path) -> None:
+    """Write results, whose run.json is that of a pack, to a folder."""
+    from safetensors.numpy import save_file
+
+    lines, arrays = {}, {}
+    for run in results.runs:
+        name = hashlib.sha256(run.outputs.labels.tobytes()).hexdigest()[:12]
+        arrays[f"labels/{name}"] = run.outputs.labels
+        arrays[f"{run.key}/predicted"] = run.outputs.predicted
+        arrays[f"{run.key}/log_p"] = run.outputs.log_p
+        lines[run.key] = {
+            "key": run.key,
+            "identity": run.identity,
+            "result": run.result,
+            "outputs": {"labels": name, "classes": run.outputs.classes},
+        }
+    write_text(path / "cells.jsonl", "".join(json.dumps(line, sort_keys=True) + "\n" for line in lines.values()))
+    with atomic_path(path / "outputs.safetensors") as place:
+        save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, place)
+    write_json(path / "run.json", results.run_json)
+
+
+def _check_target(path: Path, run: Mapping[str, Any]) -> None:
     """Raise `RunError` unless a folder is free for a pack of a run, or holds one of the same experiment and scale."""
     if not path.exists() or (path.is_dir() and not any(path.iterdir())):
         return
@@ -47,6 +92,29 @@ def check_target(path: Path, run: Mapping[str, Any]) -> None:
     for name in ("experiment", "scale"):
         if present.get(name) != run.get(name):
             raise RunError(f"{path} has {name} {present.get(name)}, not {run.get(name)}; name another folder")
+
+
+def _pages(source: Path, measured: Results) -> list[tuple[str, Any]]:
+    """The pages of a run or of a pack: file name, and its data sets and number of trainings.
+
+    A pack has too little to make one: they come from the whole records.
+    """
+    pages = measured.run_json.get("pages")
+    if pages is None:
+        parts = list(dict.fromkeys(run.dataset for run in measured.runs))
+        pages = {output.PAGE: {"datasets": parts, "cells": len(measured.runs)}}
+    return [(name, page) for name, page in pages.items() if (source / name).is_file()]
+
+
+def _keep_pages(path: Path, pages: Mapping[str, Any]) -> None:
+    """Remove the pages of a pack that are of fewer trainings than its tables, and note the others."""
+    measured = read(path)
+    sizes = Counter(run.dataset for run in measured.runs)
+    kept = {name: page for name, page in pages.items() if page["cells"] == sum(sizes[key] for key in page["datasets"])}
+    for file in path.glob("report*.html"):
+        if file.name not in kept:
+            file.unlink()
+    write_json(path / "run.json", {**measured.run_json, "pages": kept})
 
 
 def _without_paths(results: Results) -> dict[str, Any]:

@@ -41,22 +41,19 @@ def panels(table: Mapping[str, Any]) -> dict[str, list[Bar]]:
                 bar = Bar(entry["row"], cost["mean"], cost["lo"], cost["hi"])
                 bars.setdefault(f"{entry['dataset']}, {entry['size']}", []).append(bar)
         return bars
-    first: dict[tuple[str, str], str] = {}
-    plain: dict[tuple[str, str], float | None] = {}
+    places: dict[str, list[Any]] = {}
     for entry in table["cells"]:
-        place = (entry["dataset"], entry["size"])
-        if entry["metric"] != first.setdefault(place, entry["metric"]):
-            continue
-        if entry["row"] == table["plain"]:
-            plain[place] = entry["published_value"]
-    for entry in table["cells"]:
-        place, difference = (entry["dataset"], entry["size"]), entry["difference"]
-        if entry["metric"] != first[place] or difference is None or difference["lo"] is None:
-            continue
-        base, own = plain.get(place), entry["published_value"]
-        published = None if base is None or own is None else own - base
-        bar = Bar(entry["row"], difference["mean"], difference["lo"], difference["hi"], published)
-        bars.setdefault(", ".join(place), []).append(bar)
+        entries = places.setdefault(f"{entry['dataset']}, {entry['size']}", [])
+        if not entries or entry["metric"] == entries[0]["metric"]:
+            entries.append(entry)
+    for place, entries in places.items():
+        base = next((entry["published_value"] for entry in entries if entry["row"] == table["plain"]), None)
+        for entry in entries:
+            difference, own = entry["difference"], entry["published_value"]
+            if difference is not None and difference["lo"] is not None:
+                published = None if base is None or own is None else own - base
+                bar = Bar(entry["row"], difference["mean"], difference["lo"], difference["hi"], published)
+                bars.setdefault(place, []).append(bar)
     return bars
 
 

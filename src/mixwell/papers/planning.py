@@ -14,13 +14,11 @@ from mixwell.compare.spec import CellSpec, DataSource, Sample, candidate
 from mixwell.compare.weights import weights_fingerprint
 from mixwell.data import TextData
 from mixwell.papers import sources
-from mixwell.papers.experiment import Experiment, PlannedRun
-from mixwell.papers.pack_files import shared_results
+from mixwell.papers.experiment import Experiment, PlannedRun, Request
 from mixwell.papers.protocols import get
-from mixwell.papers.request import Request
-from mixwell.papers.run_file import FORMAT
+from mixwell.papers.results import shared_results
+from mixwell.papers.run_file import FORMAT, PLACE
 from mixwell.papers.schema import MODELS
-from mixwell.papers.tiny import tiny_folder
 from mixwell.training import models, quiet_libraries, recipe
 from mixwell.utils.errors import DataError, MixwellError, OptionError, nearest
 from mixwell.utils.files import home
@@ -46,7 +44,7 @@ class PaperPlan:
         notes: what was found out about data and model.
         packs: folders of packs whose results are used.
         packed: names of the runs that these packs have.
-        local: keys of the data sets that were found in a local folder.
+        any_local: whether a data set was found in a local folder.
     """
 
     experiment: Experiment
@@ -59,7 +57,7 @@ class PaperPlan:
     notes: list[str] = field(default_factory=list)
     packs: list[str] = field(default_factory=list)
     packed: set[str] = field(default_factory=set)
-    local: set[str] = field(default_factory=set)
+    any_local: bool = False
 
     def leave_out(self, what: str, why: str) -> None:
         """Note something that is not run."""
@@ -97,13 +95,11 @@ class PaperPlan:
             "not_run": self.not_run,
             "cut": self.cut,
             "notes": self.notes,
-            "cells": [_place(run, spec) for run, spec in zip(self.runs, self.specs)],
+            "cells": [
+                {name: spec.key if name == "key" else getattr(run, name) for name in PLACE}
+                for run, spec in zip(self.runs, self.specs)
+            ],
         }
-
-
-def _place(run: PlannedRun, spec: CellSpec) -> dict[str, Any]:
-    keys = ("dataset", "size", "beside", "row", "seed", "metrics")
-    return {**{key: getattr(run, key) for key in keys}, "key": spec.key}
 
 
 # --- planning ------------------------------------------------------------------------------------------------------
@@ -135,11 +131,10 @@ def plan(request: Request, splits: Path) -> PaperPlan:
                 problems.append(located.problem)
                 paper_plan.leave_out(dataset.title, located.problem)
                 continue
-            for text in (dataset.difference, dataset.local if located.path is not None else None):
-                if text:
-                    paper_plan.notes.append(f"{dataset.title}: {text.rstrip('.')}.")
-            if located.path is not None:
-                paper_plan.local.add(key)
+            local = located.path is not None
+            texts = (dataset.difference, dataset.local if local else None)
+            paper_plan.notes += [f"{dataset.title}: {text.rstrip('.')}." for text in texts if text]
+            paper_plan.any_local |= local
             _add_dataset(paper_plan, [run for run in runs if run.dataset == key], located, splits, unfit)
     if not paper_plan.specs:
         reasons = problems or [f"{item['what']}: {item['why']}" for item in paper_plan.not_run]
@@ -152,17 +147,14 @@ def _wanted_runs(paper_plan: PaperPlan) -> list[PlannedRun]:
     """The runs of the scale, less what the user left out."""
     experiment, request = paper_plan.experiment, paper_plan.request
     name = request.model
-    depth = None
-    if name is not None and name not in MODELS and name != getattr(experiment.model, "key", None):
-        depth = _depth(name)
-    runs = experiment.runs(request.scale, model=name, depth=depth)
+    known = name is None or name in MODELS or name == getattr(experiment.model, "key", None)
+    runs = experiment.runs(request.scale, model=name, depth=None if known else _depth(str(name)))
     paper_plan.model = runs[0].model
-    known = list(dict.fromkeys(run.dataset for run in runs))
+    datasets = list(dict.fromkeys(run.dataset for run in runs))
     for key in request.only:
-        if key not in known:
-            raise OptionError(
-                f"--only: data set {key!r} is not in this run{nearest(key, known)}; it has {', '.join(known)}"
-            )
+        if key not in datasets:
+            hint = nearest(key, datasets)
+            raise OptionError(f"--only: data set {key!r} is not in this run{hint}; it has {', '.join(datasets)}")
     labels = list(dict.fromkeys(run.row for run in runs))
     plain = [run.row for run in runs if run.method == "none"][:1]
     rows = [*plain, *match_rows(request.rows, labels)] if request.rows else labels
@@ -176,7 +168,7 @@ def _wanted_runs(paper_plan: PaperPlan) -> list[PlannedRun]:
         if run.seed == 0 and run.row in rows and (not request.only or run.dataset in request.only)
         for seed in range(request.seeds or seeds)
     ]
-    if request.only and (gone := [key for key in known if key not in request.only]):
+    if request.only and (gone := [key for key in datasets if key not in request.only]):
         paper_plan.cut.append(f"--only leaves out the data sets {', '.join(gone)}.")
     if gone := [label for label in labels if label not in rows]:
         paper_plan.cut.append(f"--rows leaves out the rows {', '.join(map(repr, gone))}.")
@@ -195,10 +187,8 @@ def match_rows(texts: Sequence[str], labels: Sequence[str]) -> list[str]:
             tries = [", ".join(parts[:count]) for count in range(len(parts), 0, -1)]
             name = next((text for text in tries if text.casefold() in folded), None)
             if name is None:
-                known = "; ".join(labels)
-                raise OptionError(
-                    f"--rows: {parts[0]!r} is not a row of this run{nearest(parts[0], labels)}; rows: {known}"
-                )
+                hint = nearest(parts[0], labels)
+                raise OptionError(f"--rows: {parts[0]!r} is not a row of this run{hint}; rows: {'; '.join(labels)}")
             rows.append(folded[name.casefold()])
             parts = parts[name.count(",") + 1 :]
     return list(dict.fromkeys(rows))
@@ -219,11 +209,7 @@ def _depth(name: str) -> int | None:
 
 
 def _add_dataset(
-    paper_plan: PaperPlan,
-    runs: Sequence[PlannedRun],
-    located: sources.LocatedData,
-    splits: Path,
-    unfit: dict[str, str],
+    paper_plan: PaperPlan, runs: Sequence[PlannedRun], located: sources.LocatedData, splits: Path, unfit: dict[str, str]
 ) -> None:
     """Add the trainings on one data set; all rows of a seed come before the next seed."""
     dataset = paper_plan.experiment.dataset(runs[0].dataset)
@@ -267,7 +253,7 @@ class _LoadedModel:
 
     def __init__(self, paper_plan: PaperPlan, name: str, data: TextData, unfit: dict[str, str]) -> None:
         self.paper_plan, self.unfit = paper_plan, unfit
-        self.name = str(tiny_folder(paper_plan.request.cache_dir)) if name == "tiny" else name
+        self.name = str(sources.tiny_folder(paper_plan.request.cache_dir)) if name == "tiny" else name
         if home(self.name).is_dir():
             self.name = str(home(self.name).resolve())
         self.loaded = models.load(self.name, task=data.task, labels=data.labels)
@@ -315,24 +301,22 @@ def _explain_scale(paper_plan: PaperPlan) -> None:
         why = "smoke only shows that everything runs: sample data, a tiny random model"
         paper_plan.leave_out("the paper's data, sizes and model", why)
         return
-    chosen = experiment.scales.get(scale)
+    chosen = experiment.scale(scale)
     known = [item.what for item in experiment.not_run]
     keys = [data.key for data in experiment.datasets if data.derived is None and data.title not in known]
+    labels = [repr(row.label) for row in experiment.rows if row.derived is None]
     asked: dict[str, tuple[Sequence[str], Sequence[str]]] = {
-        "data sets": (keys, chosen.datasets if chosen else ()),
-        "rows": ([row.label for row in experiment.rows if row.derived is None], chosen.rows if chosen else ()),
-        "sizes": (experiment.sizes, chosen.sizes if chosen else ()),
+        "data sets": (keys, chosen.datasets),
+        "rows": (labels, [repr(label) for label in chosen.rows]),
+        "sizes": (experiment.sizes, chosen.sizes),
     }
+    other = f"not part of scale {scale}"
     for what, (whole, kept) in asked.items():
-        left = [repr(name) if what == "rows" else name for name in whole if kept and name not in kept]
-        if left:
-            paper_plan.leave_out(f"{what} {', '.join(left)}", f"not part of scale {scale}")
-    skips = (*experiment.skip, *(chosen.skip if chosen else ()))
-    for skip in skips:
+        if left := [name for name in whole if kept and name not in kept]:
+            paper_plan.leave_out(f"{what} {', '.join(left)}", other)
+    for skip in (*experiment.skip, *chosen.skip):
         parts = [", ".join(names) for names in (skip.rows, skip.datasets, skip.sizes) if names]
-        paper_plan.leave_out(
-            " / ".join(parts), "not in the paper" if skip in experiment.skip else f"not part of scale {scale}"
-        )
+        paper_plan.leave_out(" / ".join(parts), "not in the paper" if skip in experiment.skip else other)
 
 
 def _explain_protocol(paper_plan: PaperPlan) -> None:
@@ -343,12 +327,10 @@ def _explain_protocol(paper_plan: PaperPlan) -> None:
     for item in experiment.not_run:
         own = model is not None and paper_plan.model == model.source and item.what.startswith(model.title.split(",")[0])
         known = [entry["what"] for entry in paper_plan.not_run]
-        if item.what not in ran and item.what not in known and not own and (paper_plan.local or not item.local):
+        if item.what not in ran and item.what not in known and not own and (paper_plan.any_local or not item.local):
             paper_plan.leave_out(item.what, item.why)
-    chosen = experiment.scales.get(request.scale)
-    paper_plan.notes += chosen.notes if chosen else ()
-    draws = {run.draws for run in paper_plan.runs if run.draws > 1}
-    for number in sorted(draws):
+    paper_plan.notes += experiment.scale(request.scale).notes
+    for number in sorted({run.draws for run in paper_plan.runs if run.draws > 1}):
         paper_plan.notes.append(
             f"Rows with {number} draws: each mini-batch makes {number} updates in a row, each with a new lambda and "
             f"new partners; an epoch has {number} times the updates, and as many evaluations as the other rows."

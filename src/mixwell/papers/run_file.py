@@ -17,7 +17,12 @@ FORMAT = "mixwell paper run 1"
 PACKED = "packed"
 FIGURE = "figure.json"
 _NEEDED = ("records", "cells", "scale", "model", "command", "request", "notes", "cut", "not_run")
-_PLACE = {"dataset", "size", "beside", "row", "seed", "metrics", "key"}
+PLACE = ("dataset", "size", "beside", "row", "seed", "metrics", "key")  # of a training in the tables
+
+_PLACEHOLDERS = {
+    "--data": "DATA", "--output": "OUTPUT", "-o": "OUTPUT", "--records": "RECORDS", "--cache-dir": "CACHE",
+    "--packed": "PACK",
+}  # fmt: skip
 
 
 def read_run(path: Path) -> dict[str, Any]:
@@ -36,7 +41,7 @@ def read_run(path: Path) -> dict[str, Any]:
         raise RunError(f"{path / 'run.json'}: damaged (without {', '.join(lacking)}); bring it back, or run it again")
     known = {dataset.key for dataset in (*experiment.datasets, SAMPLE)}
     for place in run["cells"]:
-        if not isinstance(place, dict) or place.get("dataset") not in known or place.keys() != _PLACE:
+        if not isinstance(place, dict) or place.get("dataset") not in known or place.keys() != {*PLACE}:
             raise RunError(f"{path / 'run.json'}: damaged (the run {place}); bring it back, or run it again")
     return run
 
@@ -48,17 +53,9 @@ def place_title(place: Mapping[str, Any]) -> str:
 
 def anonymous(command: list[str]) -> list[str]:
     """A command line with words in the place of the user's folders."""
-    placeholders = {
-        "--data": "DATA",
-        "--output": "OUTPUT",
-        "-o": "OUTPUT",
-        "--records": "RECORDS",
-        "--cache-dir": "CACHE",
-        "--packed": "PACK",
-    }
 
     def instead(option: str, value: str) -> str:
-        return model_name(value) if option in ("--model", "-m") else placeholders.get(option, value)
+        return model_name(value) if option in ("--model", "-m") else _PLACEHOLDERS.get(option, value)
 
     words: list[str] = []
     for word in command:

@@ -17,17 +17,19 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from mixwell.compare.cell import Cache, run_cell
 from mixwell.compare.engines.base import Engine
+from mixwell.compare.engines.inline import InlineEngine
 from mixwell.compare.live import LiveView
 from mixwell.compare.records import Records
 from mixwell.compare.schedule import check_data, execute
-from mixwell.compare.spec import CellSpec
 from mixwell.papers import figures, output
-from mixwell.papers.measured import MeasuredRun, Results
-from mixwell.papers.planning import PaperPlan, plan
+from mixwell.papers.experiment import Request
+from mixwell.papers.planning import plan
 from mixwell.papers.protocols import get
-from mixwell.papers.request import Request
-from mixwell.papers.results import read
+from mixwell.papers.results import MeasuredRun, read
 from mixwell.papers.run_file import FIGURE, FORMAT, read_run
 from mixwell.papers.schema import SAMPLE
 from mixwell.papers.tables import check_level
@@ -82,28 +84,16 @@ def run(
     paper_plan = plan(request, path / "splits")
     paper_plan.use_packs(packed)
     view = view or LiveView()
-    _show_plan(paper_plan, view)
+    if packed:
+        view.note(f"{len(paper_plan.packed)} of {len(paper_plan.specs)} trainings come from packs")
+    for text in (*paper_plan.notes, *(f"not run: {item['what']}: {item['why']}" for item in paper_plan.not_run)):
+        view.note(text)
     where = "records" if records is None else str(home(records).resolve())
     write_json(path / "run.json", paper_plan.to_dict(where))
     store.create()
     check_data(store, paper_plan.to_train, new_data=new_data)
-    execute(paper_plan.to_train, store, (engine or _inline_engine)(), view, retry_failed=retry_failed)
+    execute(paper_plan.to_train, store, (engine or InlineEngine)(), view, retry_failed=retry_failed)
     return output.write(path, level=level)
-
-
-def _inline_engine() -> Engine:
-    from mixwell.compare.engines.inline import InlineEngine
-
-    return InlineEngine()
-
-
-def _show_plan(paper_plan: PaperPlan, view: LiveView) -> None:
-    if paper_plan.packs:
-        view.note(f"{len(paper_plan.packed)} of {len(paper_plan.specs)} trainings come from packs")
-    for text in paper_plan.notes:
-        view.note(text)
-    for item in paper_plan.not_run:
-        view.note(f"not run: {item['what']}: {item['why']}")
 
 
 def rewrite(request: Request, folder: str | Path, level: float = 0.95) -> Mapping[str, Any]:
@@ -160,47 +150,26 @@ def rerun(
         raise RunError(f"{folder}: has {len(results.runs)} trainings with a record, and none of number {number}")
     recorded = results.runs[number]
     with tempfile.TemporaryDirectory() as place:
-        paper_plan = plan(_request_of(results, recorded, data, model, cache_dir, hub), Path(place))
-        specs = {spec.key: spec for spec in paper_plan.specs}
+        run, asked = results.run_json, results.run_json["request"]
+        only = () if recorded.dataset == SAMPLE.key else (recorded.dataset,)
+        request = Request(
+            run["experiment"], run["scale"], data, model or asked["model"], hub or asked["hub"], only,
+            seeds=recorded.seed + 1, cache_dir=cache_dir,
+        )  # fmt: skip
+        specs = {spec.key: spec for spec in plan(request, Path(place)).specs}
         if recorded.key not in specs:
             raise RunError(
                 f"{folder}: {recorded.title} is another training here: data, weights or the protocol changed since it "
                 "was recorded"
             )
-        again = _train_again(specs[recorded.key], recorded, cache_dir)
+        # With as many threads as were recorded: sums depend on it in their last digits.
+        threads = torch.get_num_threads()
+        torch.set_num_threads(recorded.result["threads"])
+        try:
+            again = run_cell(specs[recorded.key], Cache(cache_dir)).result["test"]["before"]
+        finally:
+            torch.set_num_threads(threads)
     return _compared(recorded, again)
-
-
-def _request_of(
-    results: Results, recorded: MeasuredRun, data: str | None, model: str | None, cache_dir: str | None, hub: bool
-) -> Request:
-    """What has to be asked for to plan a recorded training again."""
-    asked = results.run_json["request"]
-    return Request(
-        results.run_json["experiment"],
-        results.run_json["scale"],
-        data=data,
-        model=model or asked["model"],
-        hub=hub or asked["hub"],
-        only=() if recorded.dataset == SAMPLE.key else (recorded.dataset,),
-        seeds=recorded.seed + 1,
-        cache_dir=cache_dir,
-    )
-
-
-def _train_again(spec: CellSpec, recorded: MeasuredRun, cache_dir: str | None) -> Mapping[str, float]:
-    """The test metrics of a training with as many threads as were recorded: sums depend on it in their last digits."""
-    import torch
-
-    from mixwell.compare.cell import Cache, run_cell
-
-    threads = torch.get_num_threads()
-    torch.set_num_threads(recorded.result["threads"])
-    try:
-        metrics: Mapping[str, float] = run_cell(spec, Cache(cache_dir)).result["test"]["before"]
-    finally:
-        torch.set_num_threads(threads)
-    return metrics
 
 
 def _compared(recorded: MeasuredRun, again: Mapping[str, float]) -> tuple[bool, list[str]]:

@@ -180,25 +180,13 @@ class TableRow:
         return {**self.options, "layers": sorted({-(-block * depth // published_depth) - 1 for block in self.blocks})}
 
 
-@dataclass(frozen=True)
-class Size:
-    """How much of train is used: all, a fraction of it or a number of rows."""
-
-    label: str
-    fraction: float | None = None
-    max_train: int | None = None
-
-    @classmethod
-    def parse(cls, label: str) -> Size:
-        """Read "full", "25%" or "32"."""
-        if label == "full":
-            return cls(label)
-        if re.fullmatch(r"\d+(\.\d+)?%", label) and 0 < float(label[:-1]) <= 100:
-            share = float(label[:-1]) / 100
-            return cls(label, fraction=None if share == 1 else share)
-        if re.fullmatch(r"[1-9]\d*", label):
-            return cls(label, max_train=int(label))
+def parse_size(label: str) -> tuple[float | None, int | None]:
+    """How much of train "full", "25%" or "32" is: a fraction of it and a number of rows, None where all is used."""
+    if re.fullmatch(r"\d+(\.\d+)?%", label) and 0 < float(label[:-1]) <= 100:
+        return (float(label[:-1]) / 100 if float(label[:-1]) < 100 else None), None
+    if label != "full" and not re.fullmatch(r"[1-9]\d*", label):
         raise ValueError(f"size {label!r} is not 'full', a percentage such as '25%' or a number of rows such as '32'")
+    return None, None if label == "full" else int(label)
 
 
 @dataclass(frozen=True)

@@ -11,27 +11,25 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from mixwell.papers.claims import Judge
 from mixwell.papers.differences import (
     AFTER,
     FAILS,
     HOLDS,
     LAST,
     TIMES,
+    Judge,
     PairedDifference,
-    PairedDifferences,
     Place,
     decide,
     direction,
 )
 from mixwell.papers.experiment import Experiment
-from mixwell.papers.measured import MeasuredRun, Results
 from mixwell.papers.protocols import get
+from mixwell.papers.results import MeasuredRun, Results
 from mixwell.papers.schema import DataSet, PublishedNumber, TableRow
 from mixwell.utils.errors import OptionError
 
@@ -48,9 +46,8 @@ def build(results: Results, level: float = 0.95) -> dict[str, Any]:
     check_level(level)
     run = results.run_json
     experiment = get(run["experiment"])
-    differences = PairedDifferences(results, experiment, level)
-    judge = Judge(results, experiment, differences)
-    orders = [judge.order(*place) for place in differences.groups]
+    judge = Judge(results, experiment, level)
+    orders = [judge.order(*place) for place in judge.groups]
     chosen = sorted({str(measured.identity["settings"]["best_metric"]) for measured in results.runs})
     words = f"The best epoch is chosen on validation (by {' or '.join(chosen)}), never on test."
     return {
@@ -67,11 +64,11 @@ def build(results: Results, level: float = 0.95) -> dict[str, Any]:
         "best_epoch": words,
         "spread": experiment.spread_kind,
         "unstated": {name: experiment.training[name] for name in experiment.unstated},
-        "plain": differences.plain,
-        "cells": [_plain(entry) for entry in _TableEntries(experiment, differences, judge).all()],
-        "orders": [_plain(order) for order in orders if order is not None],
-        "claims": [_plain(judge.claim(claim)) for claim in experiment.claims],
-        "audit": [_plain(entry) for entry in audit(experiment, differences)],
+        "plain": judge.plain,
+        "cells": _plain(_TableEntries(experiment, judge).all()),
+        "orders": _plain([order for order in orders if order is not None]),
+        "claims": _plain([judge.claim(claim) for claim in experiment.claims]),
+        "audit": _plain(audit(experiment, judge)),
         "trained": len(results.runs),
         "missing": results.missing,
         "failed": [{"what": what, "why": why} for what, why in results.failed],
@@ -101,66 +98,66 @@ def _plain(value: Any) -> Any:
 class _TableEntries:
     """The entries of a table."""
 
-    def __init__(self, experiment: Experiment, differences: PairedDifferences, judge: Judge) -> None:
-        self.experiment, self.differences, self.judge = experiment, differences, judge
+    def __init__(self, experiment: Experiment, judge: Judge) -> None:
+        self.experiment, self.judge, self.groups, self.plain = experiment, judge, judge.groups, judge.plain
         self.numbers = {(n.row, n.dataset, n.size, n.metric): n for n in experiment.published}
 
-    def all(self) -> Iterator[dict[str, Any]]:
-        """All entries, place by place."""
-        for place in self.differences.groups:
-            for metric in self.metrics(place):
-                yield from self.column(place, metric)
-        yield from self.means()
+    def all(self) -> list[dict[str, Any]]:
+        """All entries, place by place, then the column that is a mean over data sets."""
+        entries = [
+            entry for place in self.groups for metric in self.metrics(place) for entry in self.column(place, metric)
+        ]
+        for derived in (data for data in self.experiment.datasets if data.derived is not None):
+            for size in dict.fromkeys(size for _, size in self.groups):
+                entries += self.means(derived, size)
+        return entries
 
     def metrics(self, place: Place) -> list[str]:
         """The metrics of a place: those of the protocol, then loss and time."""
-        first = next(iter(next(iter(self.differences.groups[place].values())).values()))
+        runs = [run for seeds in self.groups[place].values() for run in seeds.values()]
+        names, after = runs[0].metrics, runs[0].result["test"].get("after")
         more = ["train_loss"] if self.experiment.curve == "train_loss" else []
         if any(number.metric == "seconds_saved" for number in self.experiment.published):
             more.append("seconds_saved")
-        warm = [
-            f"{name}{AFTER}" for name in ("nll", "ece") if name in first.metrics and first.result["test"].get("after")
-        ]
+        calibrated = [f"{name}{AFTER}" for name in ("nll", "ece") if name in names and after]
         # Last epochs can be compared if all trainings went to the end; older packs do not have their losses.
-        runs = [run for seeds in self.differences.groups[place].values() for run in seeds.values()]
         whole = all(run.result.get("last") is not None and not run.result["stopped_early"] for run in runs)
-        return [*first.metrics, *warm, *([LAST] if whole else []), *more, "time_ratio"]
+        return [*names, *calibrated, *([LAST] if whole else []), *more, "time_ratio"]
 
-    def column(self, place: Place, metric: str) -> Iterator[dict[str, Any]]:
+    def column(self, place: Place, metric: str) -> list[dict[str, Any]]:
         """One metric of all rows in a place, derived rows included."""
-        rows, plain = self.differences.groups[place], self.differences.plain
         entries: dict[str, dict[str, Any]] = {}
-        compared: list[tuple[dict[str, Any], PairedDifference]] = []
+        pairs: dict[str, PairedDifference | None] = {}
         for row in self.experiment.rows:
-            entry = self.entry(row, place, metric)
             if row.derived is not None:
-                derived = self.derived(row, place, metric, entries)
-                if derived is None:
-                    continue
-                entry |= {"mean": derived, "derived": row.derived}
-            elif row.label not in rows:
-                continue
-            else:
-                values = self.values(row.label, place, metric)
-                if not values:
-                    continue
+                mean = self.derived(row.derived, place, metric, entries)
+                if mean is not None:
+                    entries[row.label] = self.entry(row, place, metric) | {"mean": mean, "derived": row.derived}
+            elif values := self.values(row.label, place, metric):
                 # A worker's first training and other programs make outliers of times.
-                entry |= {
+                entries[row.label] = self.entry(row, place, metric) | {
                     "mean": float(np.median(values) if metric in TIMES else np.mean(values)),
                     "sd": float(np.std(values, ddof=1)) if len(values) > 1 and metric not in TIMES else None,
                     "seeds": len(values),
                 }
-                if plain in rows and row.label != plain and metric not in TIMES:
-                    difference = self.differences.of(row.label, plain, place, metric)
-                    if difference is not None:
-                        compared.append((entry, difference))
-            entries[row.label] = entry
-        _judge(compared, direction(metric), self.differences.level)
-        yield from entries.values()
+                if self.plain is not None and row.label != self.plain and metric not in TIMES:
+                    pairs[row.label] = self.judge.of(row.label, self.plain, place, metric)
+        return self.compared(entries, pairs, metric)
 
-    def entry(self, row: TableRow, place: Place, metric: str) -> dict[str, Any]:
-        """An entry with its published number."""
-        beside = self.judge.beside.get(place)
+    def compared(
+        self, entries: dict[str, dict[str, Any]], pairs: dict[str, PairedDifference | None], metric: str
+    ) -> list[dict[str, Any]]:
+        """The entries with their differences to plain training, the verdicts adjusted over the rows."""
+        words = {HOLDS: "better", FAILS: "worse"}
+        known = {label: pair for label, pair in pairs.items() if pair is not None}
+        verdicts = decide(list(known.values()), direction(metric), self.judge.level)
+        for (label, pair), verdict in zip(known.items(), verdicts):
+            entries[label]["difference"] = {**pair.to_dict(), "verdict": words.get(verdict, verdict)}
+        return list(entries.values())
+
+    def entry(self, row: TableRow, place: Place, metric: str, beside: str | None = None) -> dict[str, Any]:
+        """An entry with its published number; `beside` is the published size, by default that of the place."""
+        beside = beside or self.judge.beside.get(place)
         number = None if beside is None else self.published(row.label, place[0], beside, metric)
         return {
             "dataset": place[0], "size": place[1], "beside": beside, "row": row.label, "ours": row.ours,
@@ -176,90 +173,60 @@ class _TableEntries:
         if metric != "time_ratio":
             return self.numbers.get((row, dataset, size, metric))
         timed = {n.row: n for n in self.experiment.published if (n.dataset, n.metric) == (dataset, "minutes_per_epoch")}
-        if row not in timed or self.differences.plain not in timed:
+        if row not in timed or self.plain not in timed:
             return None
-        ratio = timed[row].value / timed[self.differences.plain].value
+        ratio = timed[row].value / timed[self.plain].value
         return PublishedNumber(row, dataset, size, metric, ratio, None, f"{ratio:.1f}")
 
     def values(self, row: str, place: Place, metric: str) -> list[float]:
         """A number for each seed: ratios are to plain training, seconds saved are those of AMPLIFY."""
-        rows, plain = self.differences.groups[place], self.differences.plain
-        mine = rows[row]
+        rows, value = self.groups[place], self.judge.value
+        runs = rows.get(row, {})
         if metric == "time_ratio":
-            base = rows.get(plain or "", {})
-            return [run.minutes_per_epoch / base[seed].minutes_per_epoch for seed, run in mine.items() if seed in base]
+            base = rows.get(self.plain or "", {})
+            return [run.minutes_per_epoch / base[seed].minutes_per_epoch for seed, run in runs.items() if seed in base]
         if metric == "seconds_saved":
             labels = [other.label for other in self.experiment.rows if other.method == "amplify"]
             base = next((rows[label] for label in labels if label in rows), {})
-            value = self.differences.value
-            return [value(run, metric) - value(base[seed], metric) for seed, run in mine.items() if seed in base]
-        return [self.differences.value(run, metric) for run in mine.values()]
+            return [value(run, metric) - value(base[seed], metric) for seed, run in runs.items() if seed in base]
+        return [value(run, metric) for run in runs.values()]
 
-    def derived(self, row: TableRow, place: Place, metric: str, entries: dict[str, dict[str, Any]]) -> float | None:
+    def derived(self, how: str, place: Place, metric: str, entries: dict[str, dict[str, Any]]) -> float | None:
         """A row that is computed: the mean of the rows above it, or the share of the most frequent class."""
-        if row.derived is not None and row.derived.startswith("mean over"):
+        if how.startswith("mean over"):
             labels = [other.label for other in self.experiment.rows if other.derived is None and not other.ours]
             if metric in TIMES or not all(label in entries for label in labels):
                 return None
             return float(np.mean([entries[label]["mean"] for label in labels]))
         if metric != "accuracy":
             return None
-        run: MeasuredRun = next(iter(next(iter(self.differences.groups[place].values())).values()))
+        run: MeasuredRun = next(iter(next(iter(self.groups[place].values())).values()))
         classes = run.outputs.labels
-        return float(np.bincount(classes).max() / len(classes)) * self.differences.factor(metric)
+        return float(np.bincount(classes).max() / len(classes)) * self.judge.factor(metric)
 
-    def means(self) -> Iterator[dict[str, Any]]:
-        """The column that is a mean over data sets."""
-        derived = next((data for data in self.experiment.datasets if data.derived is not None), None)
-        if derived is None:
-            return
-        for size in dict.fromkeys(size for _, size in self.differences.groups):
-            places = [place for place in self.differences.groups if place[1] == size]
-            entries: list[dict[str, Any]] = []
-            compared: list[tuple[dict[str, Any], PairedDifference]] = []
-            for row in self.experiment.rows:
-                if not all(row.label in self.differences.groups[place] for place in places):
-                    continue
-                entry = self.mean_entry(row, derived, size, places)
-                entries.append(entry)
-                difference = self.mean_difference(row.label, derived.metric, places)
-                if difference is not None:
-                    compared.append((entry, difference))
-            _judge(compared, direction(derived.metric), self.differences.level)
-            yield from entries
-
-    def mean_entry(self, row: TableRow, derived: DataSet, size: str, places: Sequence[Place]) -> dict[str, Any]:
-        """The mean of one row over data sets."""
+    def means(self, derived: DataSet, size: str) -> list[dict[str, Any]]:
+        """The rows' means over data sets, those that were run at one size."""
+        places, metric = [place for place in self.groups if place[1] == size], derived.metric
         whole = len(self.experiment.averaged)
         part = f" ({len(places)} of {whole} data sets)" if len(places) < whole else ""
-        beside = self.judge.beside[places[0]]
-        number = None if beside is None else self.numbers.get((row.label, derived.key, beside, derived.metric))
-        values = [np.mean(self.values(row.label, place, derived.metric)) for place in places]
-        return self.entry(row, (derived.key, size), derived.metric) | {
-            "beside": beside,
-            "published": None if number is None else number.printed,
-            "published_value": None if number is None else number.value,
-            "mean": float(np.mean(values)),
-            "seeds": min(len(self.differences.groups[place][row.label]) for place in places),
-            "derived": f"mean over {', '.join(place[0] for place in places)}{part}",
-        }
-
-    def mean_difference(self, label: str, metric: str, places: Sequence[Place]) -> PairedDifference | None:
-        """The mean difference of a row to plain training; None for plain training itself."""
-        plain = self.differences.plain
-        if plain is None or label == plain:
-            return None
-        return self.differences.mean([self.differences.of(label, plain, place, metric) for place in places], places)
+        entries: dict[str, dict[str, Any]] = {}
+        pairs: dict[str, PairedDifference | None] = {}
+        for row in self.experiment.rows:
+            if not all(row.label in self.groups[place] for place in places):
+                continue
+            values = [np.mean(self.values(row.label, place, metric)) for place in places]
+            entries[row.label] = self.entry(row, (derived.key, size), metric, self.judge.beside[places[0]]) | {
+                "mean": float(np.mean(values)),
+                "seeds": min(len(self.groups[place][row.label]) for place in places),
+                "derived": f"mean over {', '.join(place[0] for place in places)}{part}",
+            }
+            if self.plain is not None and row.label != self.plain:
+                alone = [self.judge.of(row.label, self.plain, place, metric) for place in places]
+                pairs[row.label] = self.judge.mean(alone, places)
+        return self.compared(entries, pairs, metric)
 
 
-def _judge(compared: Sequence[tuple[dict[str, Any], PairedDifference]], sign: int, level: float) -> None:
-    """Write the differences of rows to plain training into their entries, the verdicts adjusted over the rows."""
-    words = {HOLDS: "better", FAILS: "worse"}
-    for (entry, pair), verdict in zip(compared, decide([pair for _, pair in compared], sign, level)):
-        entry["difference"] = {**pair.to_dict(), "verdict": words.get(verdict, verdict)}
-
-
-def audit(experiment: Experiment, differences: PairedDifferences) -> list[dict[str, Any]]:
+def audit(experiment: Experiment, judge: Judge) -> list[dict[str, Any]]:
     """What the published mistake costs each baseline, in each metric, and the mean over data.
 
     A cost is above 0 where the faulty row is worse: less accuracy, more loss. Verdicts are adjusted over the baselines
@@ -267,17 +234,17 @@ def audit(experiment: Experiment, differences: PairedDifferences) -> list[dict[s
     """
     entries: list[dict[str, Any]] = []
     families: dict[tuple[str, str, str], list[tuple[dict[str, Any], PairedDifference]]] = {}
+    sizes = dict.fromkeys(size for _, size in judge.groups)
     for row in experiment.rows:
         if row.fault is None:
             continue
         right = _correct_row(experiment, row)
-        sizes = list(dict.fromkeys(size for _, size in differences.groups))
         for metric, size in itertools.product(("accuracy", *experiment.metrics), sizes):
             order = (right.label, row.label) if direction(metric) > 0 else (row.label, right.label)
-            places = [place for place in differences.groups if place[1] == size]
-            pairs = {place: pair for place in places if (pair := differences.of(*order, place, metric)) is not None}
+            places = [place for place in judge.groups if place[1] == size]
+            pairs = {place: pair for place in places if (pair := judge.of(*order, place, metric)) is not None}
             named = {place[0]: pair for place, pair in pairs.items()}
-            if len(pairs) > 1 and (whole := differences.mean(list(pairs.values()), list(pairs))) is not None:
+            if len(pairs) > 1 and (whole := judge.mean(list(pairs.values()), list(pairs))) is not None:
                 named[f"mean of {len(pairs)}"] = whole
             for dataset, pair in named.items():
                 entry = {"row": right.label, "dataset": dataset, "size": size, "metric": metric, "cost": pair.to_dict()}
@@ -285,7 +252,7 @@ def audit(experiment: Experiment, differences: PairedDifferences) -> list[dict[s
                 families.setdefault((dataset, size, metric), []).append((entry, pair))
     words = {HOLDS: "costs", FAILS: "helps"}
     for family in families.values():
-        for (entry, _), verdict in zip(family, decide([pair for _, pair in family], 1, differences.level)):
+        for (entry, _), verdict in zip(family, decide([pair for _, pair in family], 1, judge.level)):
             entry["verdict"] = words.get(verdict, verdict)
     return entries
 

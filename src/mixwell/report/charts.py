@@ -1,17 +1,159 @@
-"""The charts of the pages, from plain numbers to inline SVG."""
+"""The charts of the pages, from plain numbers to inline SVG, and the same charts as files of their own.
+
+Charts take their colours from the page, so both schemes work and print stays light. Series differ in colour, in dashes
+and in the shape of their marks, so that no reader needs the colours.
+"""
 
 from __future__ import annotations
 
+import functools
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Concatenate, ParamSpec
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from mixwell.metrics.calibration import Bin
-from mixwell.report.svg import Picture, colour, tick_text, ticks
+from mixwell.report.page import package_text
 
 VERDICTS = {"better": "var(--good)", "worse": "var(--bad)"}
+SERIES = 10  # the page has as many colours
+_DASHES = ("", "7 3", "2 3", "9 3 2 3", "5 2", "12 4", "3 2", "9 3 2 3 2 3", "1 3", "14 3 3 3")
+_WIDTHS = {"chart wide": 560.0, "chart narrow": 340.0}  # letters of a scaled-down drawing are too small on a phone
+P = ParamSpec("P")
+
+
+# --- drawing ---------------------------------------------------------------------------------------------------------
+
+
+def colour(series: int) -> str:
+    """The colour of a series, as the page names it."""
+    return f"var(--s{series % SERIES})"
+
+
+def ticks(lo: float, hi: float, most: int = 6) -> list[float]:
+    """Round numbers in [lo, hi], about `most` of them."""
+    if not (math.isfinite(lo) and math.isfinite(hi)) or hi <= lo:
+        return [lo]
+    raw = (hi - lo) / max(1, most - 1)
+    power = 10.0 ** math.floor(math.log10(raw))
+    step = next(power * m for m in (1, 2, 2.5, 5, 10) if power * m >= raw * 0.999)
+    first = math.ceil(lo / step - 1e-9)
+    return [k * step for k in range(first, math.floor(hi / step + 1e-9) + 1)]
+
+
+def tick_text(value: float, step: float, *, signed: bool = False) -> str:
+    """A tick's number with as many decimals as its step needs."""
+    places = max(0, -math.floor(math.log10(step) + 1e-9)) if step > 0 else 0
+    if abs(step * 10**places - round(step * 10**places)) > 1e-6:
+        places += 1
+    value = 0.0 if abs(value) < step * 1e-6 else value
+    sign = "+" if signed and value > 0 else ""
+    return f"{sign}{value:.{places}f}".replace("-", "\u2212")
+
+
+class Picture:
+    """An SVG that is drawn piece by piece.
+
+    Args:
+        width: of the drawing, in its own units; the page scales it.
+        height: likewise.
+        label: what it shows, for those who cannot see it.
+        kind: its classes in the page's style.
+    """
+
+    def __init__(self, width: float, height: float, label: str, kind: str = "chart") -> None:
+        self.width, self.height, self.kind = width, height, kind
+        self._label = label
+        self._parts: list[str] = []
+
+    def add(self, tag: str, *, words: str = "", title: str = "", **attributes: float | str) -> None:
+        """An element; numbers have one digit behind the point, empty attributes are left out."""
+        values = {name: value if isinstance(value, str) else f"{value:.1f}" for name, value in attributes.items()}
+        head = "".join(f' {name.rstrip("_").replace("_", "-")}="{value}"' for name, value in values.items() if value)
+        inside = f"<title>{escape(title)}</title>" if title else escape(words)
+        self._parts.append(f"<{tag}{head}>{inside}</{tag}>")
+
+    def line(self, x1: float, y1: float, x2: float, y2: float, kind: str = "rule", style: str = "") -> None:
+        """A straight line; `kind` is a class of the page's style."""
+        self.add("line", x1=x1, y1=y1, x2=x2, y2=y2, class_=kind, style=style)
+
+    def text(self, x: float, y: float, words: str, *, anchor: str = "start", kind: str = "") -> None:
+        """Words at a place; `anchor` is start, middle or end."""
+        self.add("text", x=x, y=y, text_anchor=anchor, class_=kind, words=words)
+
+    def rect(self, x: float, y: float, width: float, height: float, style: str, title: str = "") -> None:
+        """A filled box."""
+        self.add("rect", x=x, y=y, width=max(width, 0), height=max(height, 0), style=style, title=title)
+
+    def path(self, points: Sequence[tuple[float, float]], style: str, title: str = "", end: str = "Z") -> None:
+        """A line through some points, closed by default."""
+        self.add("path", d="M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in points) + end, style=style, title=title)
+
+    def curve(self, points: Sequence[tuple[float, float]], series: int, title: str = "") -> None:
+        """The line of a series."""
+        dashes = _DASHES[series % len(_DASHES)]
+        style = f"fill:none;stroke:{colour(series)};stroke-width:2;stroke-linejoin:round"
+        self.path(points, style + (f";stroke-dasharray:{dashes}" if dashes else ""), title, end="")
+
+    def mark(self, x: float, y: float, series: int, title: str = "", size: float = 4.5, paint: str = "") -> None:
+        """A point in the shape of a series."""
+        style = f"fill:{paint or colour(series)};stroke:var(--card);stroke-width:1"
+        s = size * 1.15
+        shapes = {
+            1: [(x - s, y - s), (x + s, y - s), (x + s, y + s), (x - s, y + s)],
+            2: [(x, y - s * 1.2), (x + s * 1.1, y + s * 0.8), (x - s * 1.1, y + s * 0.8)],
+            3: [(x, y - s * 1.3), (x + s * 1.3, y), (x, y + s * 1.3), (x - s * 1.3, y)],
+        }
+        if series % 4:
+            self.path(shapes[series % 4], style, title)
+        else:
+            self.add("circle", cx=x, cy=y, r=size, style=style, title=title)
+
+    def markup(self) -> Markup:
+        """The whole picture, for a page."""
+        head = f'<svg class="{self.kind}" viewBox="0 0 {self.width:g} {self.height:g}" role="img"'
+        return Markup(f'{head} aria-label="{escape(self._label)}">{"".join(self._parts)}</svg>')
+
+
+def key(series: int) -> Markup:
+    """The sign of a series for a legend."""
+    picture = Picture(34, 14, "")
+    picture.curve([(1, 7), (33, 7)], series)
+    picture.mark(17, 7, series, size=4)
+    return Markup(str(picture.markup()).replace('class="chart"', 'aria-hidden="true"').replace(' role="img"', ""))
+
+
+def as_file(charts: Sequence[tuple[str, Markup]]) -> str:
+    """Charts beside each other under their titles, as an SVG that needs no page: with the page's light colours."""
+    style = package_text("page.css")
+    colours = dict(re.findall(r"(--\w+): light-dark\((#\w+)", style))
+    rules = " ".join(re.findall(r"^svg .*", style, re.MULTILINE))
+    parts, left, height = "", 10.0, 0.0
+    for title, chart in charts:
+        drawing, size = str(chart).split("</svg>")[0], re.search(r'viewBox="0 0 (\S+) (\S+)"', chart)
+        assert size is not None
+        parts += f'<text x="{left:g}" y="20" class="strong">{escape(title)}</text>'
+        parts += drawing.replace("<svg ", f'<svg x="{left:g}" y="32" width="{size[1]}" height="{size[2]}" ') + "</svg>"
+        left, height = left + float(size[1]) + 20, max(height, float(size[2]) + 40)
+    head = f'xmlns="http://www.w3.org/2000/svg" width="{left:g}" height="{height:g}"'
+    text = f'<svg {head}><style>{rules}</style><rect width="100%" height="100%" fill="#ffffff"/>{parts}</svg>\n'
+    return re.sub(r"var\((--\w+)\)", lambda name: colours[name[1]], text)
+
+
+def _for_both_widths(draw: Callable[Concatenate[str, float, P], Markup]) -> Callable[P, Markup]:
+    """Make a drawing for screens and one for phones of a function; the page shows the one that fits."""
+
+    @functools.wraps(draw)
+    def both(*args: P.args, **options: P.kwargs) -> Markup:
+        return Markup("").join(draw(kind, width, *args, **options) for kind, width in _WIDTHS.items())
+
+    return both
+
+
+# --- charts ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -28,30 +170,21 @@ class ForestRow:
     outer_hi: float = math.nan
 
 
-_WIDTHS = {"chart wide": 560.0, "chart narrow": 340.0}  # letters of a scaled-down drawing are too small on a phone
-
-
-def _for_both_widths(draw: Callable[[str, float], Markup]) -> Markup:
-    """A drawing for screens and one for phones; the page shows the one that fits."""
-    return Markup("").join(draw(kind, width) for kind, width in _WIDTHS.items())
-
-
-def forest(rows: Sequence[ForestRow], *, label: str, better: str, zero: float = 0.0, unit: str = "") -> Markup:
+@_for_both_widths
+def forest(
+    kind: str, width: float, rows: Sequence[ForestRow], *, label: str, better: str, zero: float = 0.0, unit: str = ""
+) -> Markup:
     """Differences with their intervals, one row each.
 
     Args:
+        kind: classes of the drawing.
+        width: of the drawing.
         rows: from top to bottom.
         label: what the picture shows.
         better: `right` or `left`.
         zero: where there is no difference.
         unit: after the title of the axis.
     """
-    return _for_both_widths(lambda kind, width: _forest(rows, label, better, zero, unit, kind, width))
-
-
-def _forest(
-    rows: Sequence[ForestRow], label: str, better: str, zero: float, unit: str, kind: str, width: float
-) -> Markup:
     # On a phone each name stands above its bar.
     above = width < 400
     side, step, top = 0.0 if above else _side([row.name for row in rows], 210), 44.0 if above else 28.0, 26.0
@@ -71,10 +204,10 @@ def _forest(
         drawing.text(x(value), bottom + 17, tick_text(value, gap, signed=zero == 0), anchor="middle", kind="soft")
     drawing.line(x(zero), top - 4, x(zero), bottom, "zero")
     arrow = "better \u2192" if better == "right" else "\u2190 better"
-    drawing.text(x(zero) + (6 if better == "right" else -6), top - 8, arrow,
-              anchor="start" if better == "right" else "end", kind="soft")  # fmt: skip
-    drawing.text((left + right) / 2, bottom + 36, f"difference to plain training{unit}" if zero == 0 else unit,
-              anchor="middle", kind="soft")  # fmt: skip
+    beside, anchor = (6, "start") if better == "right" else (-6, "end")
+    drawing.text(x(zero) + beside, top - 8, arrow, anchor=anchor, kind="soft")
+    title = f"difference to plain training{unit}" if zero == 0 else unit
+    drawing.text((left + right) / 2, bottom + 36, title, anchor="middle", kind="soft")
     for number, row in enumerate(rows):
         y = top + step * (number + (0.68 if above else 0.5))
         paint = VERDICTS.get(row.verdict, "var(--s1)")
@@ -111,13 +244,16 @@ class Series:
     points: Sequence[tuple[float, float, float, float]]
 
 
+@_for_both_widths
 def lines(
-    series: Sequence[Series], *, label: str, x_title: str, y_title: str, log: bool = False, marks: bool = True,
-    whole: bool = False, from_zero: bool = False,
+    kind: str, width: float, series: Sequence[Series], *, label: str, x_title: str, y_title: str, log: bool = False,
+    marks: bool = True, whole: bool = False, from_zero: bool = False,
 ) -> Markup:  # fmt: skip
     """Lines over a number.
 
     Args:
+        kind: classes of the drawing.
+        width: of the drawing.
         series: what is drawn.
         label: what the picture shows.
         x_title: under the axis.
@@ -127,15 +263,6 @@ def lines(
         whole: ticks of x are the x values themselves.
         from_zero: y begins at 0.
     """
-    return _for_both_widths(
-        lambda kind, width: _lines(series, label, x_title, y_title, kind, width, log, marks, whole, from_zero)
-    )
-
-
-def _lines(
-    series: Sequence[Series], label: str, x_title: str, y_title: str, kind: str, width: float, log: bool, marks: bool,
-    whole: bool, from_zero: bool,
-) -> Markup:  # fmt: skip
     width = min(width, 520.0)
     height, left, right, top, bottom = 0.3 * width + 144, 46.0, 14.0, 28.0, 46.0
     drawing = Picture(width, height, label, kind)
@@ -168,8 +295,9 @@ def _lines(
     for line in series:
         band = [p for p in line.points if math.isfinite(p[2]) and math.isfinite(p[3])]
         if len(band) > 1:
-            drawing.area([(x(p[0]), y(p[3])) for p in band] + [(x(p[0]), y(p[2])) for p in band[::-1]], line.number)
-        drawing.path([(x(p[0]), y(p[1])) for p in line.points], line.number, line.name)
+            edge = [(x(p[0]), y(p[3])) for p in band] + [(x(p[0]), y(p[2])) for p in band[::-1]]
+            drawing.path(edge, f"fill:{colour(line.number)};fill-opacity:.12;stroke:none")
+        drawing.curve([(x(p[0]), y(p[1])) for p in line.points], line.number, line.name)
         for p in line.points if marks else line.points[-1:]:
             drawing.mark(x(p[0]), y(p[1]), line.number, f"{line.name}: {p[1]:.4g} at {p[0]:g}", 4)
     return drawing.markup()
@@ -230,12 +358,9 @@ class ClassChange:
     rows: int
 
 
-def dumbbells(rows: Sequence[ClassChange], *, label: str, method: str, number: int) -> Markup:
+@_for_both_widths
+def dumbbells(kind: str, width: float, rows: Sequence[ClassChange], *, label: str, method: str, number: int) -> Markup:
     """For each class, how the share right moves from plain training to a method."""
-    return _for_both_widths(lambda kind, width: _dumbbells(rows, label, method, number, kind, width))
-
-
-def _dumbbells(rows: Sequence[ClassChange], label: str, method: str, number: int, kind: str, width: float) -> Markup:
     longest = 26 if width > 400 else 16
     side, step, top = _side([_short(row.name, longest) for row in rows], 190), 22.0, 8.0
     drawing = Picture(width, top + step * len(rows) + 26, label, kind)

@@ -1,4 +1,7 @@
-"""The page about a comparison: `prepare` makes plain values of a summary, the template lays them out."""
+"""A comparison in any format: one of the tables of `compare.tables`, or a page.
+
+`prepare` makes plain values of a summary, the template lays them out.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import math
 import re
 from collections import Counter
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from mixwell.compare import tables
@@ -15,11 +19,13 @@ from mixwell.compare.stats.bootstrap import metric_info
 from mixwell.compare.stats.judge import BETTER, WORSE
 from mixwell.compare.stats.verdicts import CALIBRATION, PRIMARY
 from mixwell.compare.summary import TEMPERATURE, Column, Group, Summary
-from mixwell.report import charts, details, svg
+from mixwell.report import charts, details
 from mixwell.report.page import render
-from mixwell.report.views import loss_views, method_view
+from mixwell.utils.errors import OptionError, nearest
 
 TEMPLATE = "compare.html.j2"
+FORMATS = ("md", "csv", "json", "latex", "html")
+_SUFFIXES = {".md": "md", ".csv": "csv", ".json": "json", ".tex": "latex", ".html": "html", ".htm": "html"}
 _SHORT = {"aurc": "AURC", "nll": "NLL", "nll_after": "NLL after T", "ece": "ECE", "ece_after": "ECE after T"}
 _SETTINGS_FIRST = ("epochs", "batch_size", "learning_rate", "max_length", "patience", "best_metric")
 
@@ -40,6 +46,31 @@ class BoardHead:
     name: str
     number: bool = True
     low: bool = False
+
+
+def choose_format(format: str | None, output: str | None) -> str:
+    """The requested format, or that of a file's name; a page otherwise.
+
+    Raises:
+        OptionError: it is unknown.
+    """
+    if format is None:
+        return _SUFFIXES.get(Path(output).suffix.lower(), "md") if output else "html"
+    if format not in FORMATS:
+        raise OptionError(f"format {format!r} is unknown{nearest(format, FORMATS)}; use one of {', '.join(FORMATS)}")
+    return format
+
+
+def export(summary: Summary, format: str, *, title: str = "Comparison", texts: bool = True) -> str:
+    """The summary as a text of one of the `FORMATS`.
+
+    Args:
+        summary: of the records.
+        format: one of the `FORMATS`.
+        title: of the page.
+        texts: show texts of test rows in the page.
+    """
+    return page(summary, title=title, texts=texts) if format == "html" else tables.export(summary, format)
 
 
 def page(summary: Summary, *, title: str = "Comparison", texts: bool = True) -> str:
@@ -69,7 +100,7 @@ def prepare(summary: Summary, *, title: str = "Comparison", texts: bool = True) 
         "samples": _unique(group["sample"] for group in groups),
         "methods": names,
         "focus": next((name for group in groups for name in group["order"] if name != BASELINE), BASELINE),
-        "legend": [{"name": name, "key": svg.key(number)} for name, number in numbers.items()],
+        "legend": [{"name": name, "key": charts.key(number)} for name, number in numbers.items()],
         "commands": list(summary.commands),
         "versions": _versions(summary),
     }
@@ -111,15 +142,11 @@ def _board(summary: Summary) -> dict[str, Any]:
     columns = list({column.metric: column for group in ready for column in group.columns}.values())
     places = [BoardHead("data", number=False), BoardHead("training rows", low=True)]
     heads = [BoardHead("method", number=False), *(places if len(summary.groups) > 1 else [])]
-    changes = [
-        BoardHead("difference"),
-        BoardHead("verdict", number=False),
-    ]
     for column in columns:
         low = column.metric == "seconds_per_step" or not metric_info(column.metric).higher_is_better
         heads.append(BoardHead(f"{column.title} %" if column.percent else column.title, low=low))
         if column is columns[0]:
-            heads += changes
+            heads += [BoardHead("difference"), BoardHead("verdict", number=False)]
     heads.append(BoardHead("seeds"))
     named = Counter((group.spec.name, group.spec.title) for group in ready)
     mixed = len({group.columns[0].metric for group in ready}) > 1
@@ -231,9 +258,9 @@ def _metric_title(metric: str) -> str:
 
 
 def _group(group: Group, numbers: dict[str, int], with_texts: bool) -> dict[str, Any]:
-    texts, why = details.read_texts(group.spec) if with_texts and group.records else (None, "")
-    if not with_texts:
-        why = "the page was made without texts"
+    texts, why = None, "" if with_texts else "the page was made without texts"
+    if with_texts and group.records:
+        texts, why = details.read_texts(group.spec)
     by_method: dict[str, list[Record]] = {}
     for record in group.records:
         by_method.setdefault(record.spec.label, []).append(record)
@@ -251,8 +278,8 @@ def _group(group: Group, numbers: dict[str, int], with_texts: bool) -> dict[str,
         "forests": _forests(group),
         "tests": tables.further_tests(group),
         "level": f"{100 * group.comparison.level:g} %" if group.comparison else "",
-        "losses": loss_views(methods, numbers),
-        "methods": [method_view(methods[name], methods.get(BASELINE), numbers) for name in order],
+        "losses": details.loss_views(methods, numbers),
+        "methods": [details.method_view(methods[name], methods.get(BASELINE), numbers) for name in order],
         "why_no_texts": why if texts is None else "",
         "cost": _cost(methods),
         "settings": _settings(group),
@@ -274,16 +301,10 @@ def _forests(group: Group) -> list[dict[str, Any]]:
         info, scale = metric_info(metric), 100.0 if metric in percent else 1.0
         rows = _forest_rows(group, metric, scale)
         if rows:
-            better = "right" if info.higher_is_better else "left"
+            better, title = "right" if info.higher_is_better else "left", _metric_title(metric)
             label = f"Difference to plain training in {info.title}, {group.title}"
-            unit = ", points" if scale == 100 else ""
-            forests.append(
-                {
-                    "title": _metric_title(metric),
-                    "short": _SHORT.get(metric) or _metric_title(metric),
-                    "picture": charts.forest(rows, label=label, better=better, unit=unit),
-                }
-            )
+            picture = charts.forest(rows, label=label, better=better, unit=", points" if scale == 100 else "")
+            forests.append({"title": title, "short": _SHORT.get(metric, title), "picture": picture})
     return forests
 
 
@@ -323,7 +344,7 @@ def _cost(methods: dict[str, details.MethodDetails]) -> Any:
 
 def _settings(group: Group) -> list[tuple[str, str]]:
     spec, settings = group.spec, dict(group.spec.settings)
-    first = [name for name in _SETTINGS_FIRST if name in settings]
+    names = dict.fromkeys(name for name in (*_SETTINGS_FIRST, *settings) if name in settings)
     rows = [
         ("model", spec.model.rstrip("/").split("/")[-1]),
         ("weights", spec.weights[:16]),
@@ -338,12 +359,8 @@ def _settings(group: Group) -> list[tuple[str, str]]:
     ]
     if re.fullmatch(r"[0-9a-f]{16,}", spec.fingerprint):
         rows.insert(3, ("fingerprint of the data", spec.fingerprint[:16]))
-    rest = [name for name in settings if name not in first]
-    return rows + [(name.replace("_", " "), _plain(settings[name])) for name in (*first, *rest)]
-
-
-def _plain(value: Any) -> str:
-    return "none" if value in (None, {}, []) else str(value)
+    values = {name: "none" if settings[name] in (None, {}, []) else str(settings[name]) for name in names}
+    return rows + [(name.replace("_", " "), value) for name, value in values.items()]
 
 
 def _versions(summary: Summary) -> str:

@@ -1,4 +1,4 @@
-"""One method in detail, as plain numbers, before any layout: reliability, classes, mistakes, losses and cost.
+"""One method in detail: reliability, classes, mistakes, losses and cost, as numbers and as values for the template.
 
 They come from the records themselves (logits and labels), so that they are those of the same runs as the leaderboard.
 Texts are not in the records; they are read again from the data, if these still exist and are unchanged.
@@ -7,7 +7,7 @@ Texts are not in the records; they are read again from the data, if these still 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ from mixwell.data import texts_of
 from mixwell.metrics.calibration import Bin, ece, reliability_bins
 from mixwell.metrics.scores import softmax
 from mixwell.metrics.tasks import SINGLE
+from mixwell.report import charts
 from mixwell.utils.errors import MixwellError
 
 if TYPE_CHECKING:
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
 
 MOST_CLASSES = 12
 MOST_MISTAKES = 8
-
+_MOST_MOVED = 20
+_LOSSES = {"train": "training loss", "validation": "validation loss", "test": "test loss"}
 
 Curve = list[tuple[float, float, float, float]]  # step, mean, least and most
 
@@ -48,14 +50,6 @@ class SeedOutputs:
     def probabilities(self, *, calibrated: bool) -> NDArray[np.float64]:
         """(N, C), after the temperature if `calibrated`."""
         return softmax(self.logits / ((self.temperature if calibrated else None) or 1.0))
-
-
-@dataclass(frozen=True)
-class Reliability:
-    """The bars of a reliability diagram over all seeds together, and the mean of the seeds' calibration errors."""
-
-    bins: list[Bin]
-    error: float
 
 
 @dataclass(frozen=True)
@@ -106,8 +100,8 @@ class MethodDetails:
 
     Attributes:
         name: of the method.
-        before: reliability before the temperature.
-        after: reliability after it.
+        reliability: before and after the temperature: title, the bars of a reliability diagram over all seeds together,
+            and the mean of the seeds' calibration errors.
         classes: how well each class is recognised.
         mistakes: the most confident ones.
         losses: of `curves`.
@@ -115,8 +109,7 @@ class MethodDetails:
     """
 
     name: str
-    before: Reliability | None
-    after: Reliability | None
+    reliability: list[tuple[str, list[Bin], float]]
     classes: Classes | None
     mistakes: list[Mistake]
     losses: dict[str, Curve]
@@ -131,11 +124,8 @@ def read_texts(spec: CellSpec) -> tuple[list[str] | None, str]:
         return None, f"the data cannot be read any more ({error})"
     if data.fingerprint != spec.fingerprint:
         return None, "the data changed since the records were made"
-    table = data.test
-    chosen = chosen_test_rows(table.num_rows, spec.max_test)
-    if chosen is not None:
-        table = table.take(chosen)
-    return texts_of(table), ""
+    chosen = chosen_test_rows(data.test.num_rows, spec.max_test)
+    return texts_of(data.test if chosen is None else data.test.take(chosen)), ""
 
 
 def from_records(records: Sequence[Record], plain: Sequence[Record], texts: Sequence[str] | None) -> MethodDetails:
@@ -179,24 +169,14 @@ def describe(
         ratio: cost of a step against plain training.
     """
     if task != SINGLE or not seeds:
-        return MethodDetails(name, None, None, None, [], losses, ratio)
-    return MethodDetails(
-        name,
-        before=_reliability(seeds, calibrated=False),
-        after=_reliability(seeds, calibrated=True),
-        classes=_classes(seeds, list(labels)),
-        mistakes=_mistakes(seeds, list(labels), texts),
-        losses=losses,
-        ratio=ratio,
-    )
-
-
-def _reliability(seeds: Sequence[SeedOutputs], *, calibrated: bool) -> Reliability:
-    probabilities = [seed.probabilities(calibrated=calibrated) for seed in seeds]
-    labels = [seed.labels for seed in seeds]
-    errors = [ece(probs, truth) for probs, truth in zip(probabilities, labels)]
-    bins = reliability_bins(np.concatenate(probabilities), np.concatenate(labels))
-    return Reliability(bins, float(np.mean(errors)))
+        return MethodDetails(name, [], None, [], losses, ratio)
+    reliability, truth = [], [seed.labels for seed in seeds]
+    for title, calibrated in (("before temperature", False), ("after temperature", True)):
+        probabilities = [seed.probabilities(calibrated=calibrated) for seed in seeds]
+        error = float(np.mean([ece(probs, classes) for probs, classes in zip(probabilities, truth)]))
+        reliability.append((title, reliability_bins(np.concatenate(probabilities), np.concatenate(truth)), error))
+    classes, mistakes = _classes(seeds, list(labels)), _mistakes(seeds, list(labels), texts)
+    return MethodDetails(name, reliability, classes, mistakes, losses, ratio)
 
 
 def _classes(seeds: Sequence[SeedOutputs], names: list[str]) -> Classes:
@@ -243,22 +223,22 @@ def curves(histories: Sequence[Sequence[dict[str, Any]]]) -> dict[str, Curve]:
         For `train`, `validation` and `test`, as far as they are known: step, mean, least and most.
     """
     losses: dict[str, Curve] = {}
-    for kind in ("train", "validation", "test"):
+    for kind in _LOSSES:
         points = []
         for epoch in zip(*histories):  # up to the shortest history
             values = [_loss(row, kind) for row in epoch]
-            known = [value for value in values if value is not None and math.isfinite(value)]
-            if len(known) == len(values):
-                points.append((float(epoch[0]["step"]), float(np.mean(known)), min(known), max(known)))
+            if all(map(math.isfinite, values)):
+                points.append((float(epoch[0]["step"]), float(np.mean(values)), min(values), max(values)))
         if points:
             losses[kind] = points
     return losses
 
 
-def _loss(row: dict[str, Any], kind: str) -> float | None:
+def _loss(row: dict[str, Any], kind: str) -> float:
+    """A loss of an epoch; NaN where there is none."""
     part = row.get(kind) or {}
     loss = row.get("train_loss") if kind == "train" else part.get("loss", part.get("nll", part.get("mse")))
-    return None if loss is None else float(loss)
+    return math.nan if loss is None else float(loss)
 
 
 def _ratio(records: Sequence[Record], plain: Sequence[Record]) -> tuple[float, float, float] | None:
@@ -278,3 +258,106 @@ def _ratio(records: Sequence[Record], plain: Sequence[Record]) -> tuple[float, f
         return math.exp(mean), math.nan, math.nan
     half = float(special.stdtrit(len(logs) - 1, 0.975)) * float(np.std(logs, ddof=1)) / math.sqrt(len(logs))
     return math.exp(mean), math.exp(mean - half), math.exp(mean + half)
+
+
+# --- for the template ------------------------------------------------------------------------------------------------
+
+
+def loss_views(methods: Mapping[str, MethodDetails], numbers: Mapping[str, int]) -> list[dict[str, Any]]:
+    """The charts of the losses over training, one line per method.
+
+    Args:
+        methods: by name.
+        numbers: of their series.
+    """
+    charts_of_losses = []
+    for kind, title in _LOSSES.items():
+        series = [
+            charts.Series(name, numbers[name], method.losses[kind])
+            for name, method in sorted(methods.items(), key=lambda item: numbers[item[0]])
+            if kind in method.losses
+        ]
+        if series:
+            picture = charts.lines(
+                series, label=f"{title} over training", x_title="updates", y_title=title, marks=False, from_zero=True
+            )
+            charts_of_losses.append({"title": title.capitalize(), "picture": picture})
+    return charts_of_losses
+
+
+def method_view(method: MethodDetails, plain: MethodDetails | None, numbers: Mapping[str, int]) -> dict[str, Any]:
+    """What `method.html.j2` shows of a method.
+
+    Args:
+        method: of a comparison, or the only one of a run.
+        plain: plain training, to compare with; None where there is none.
+        numbers: of the series.
+    """
+    reliability = [
+        {
+            "title": title,
+            "error": f"{100 * error:.1f} %",
+            "picture": charts.reliability(
+                bins, label=f"Reliability of {method.name} {title}: calibration error {100 * error:.1f} %"
+            ),
+        }
+        for title, bins, error in method.reliability
+    ]
+    return {
+        "name": method.name,
+        "reliability": reliability,
+        "classes": _class_view(method, method.classes, plain, numbers) if method.classes is not None else None,
+        "mistakes": method.mistakes,
+    }
+
+
+def _class_view(
+    method: MethodDetails, classes: Classes, plain: MethodDetails | None, numbers: Mapping[str, int]
+) -> dict[str, Any]:
+    base = plain.classes if plain is not None else None
+    before = np.full_like(classes.recall, math.nan) if base is None else base.recall
+    rows = [
+        charts.ClassChange(name, float(share), float(value), int(count))
+        for name, share, value, count in zip(classes.names, before, classes.recall, classes.support)
+        if count
+    ]
+    moved = sorted((row for row in rows if row.plain != row.value), key=lambda row: -abs(row.plain - row.value))
+    moved = sorted(moved[:_MOST_MOVED], key=lambda row: row.plain - row.value)
+    picture, against = None, base is not None and method.name != BASELINE
+    if against and moved:
+        picture = charts.dumbbells(
+            moved, label=f"Share right by class, plain training and {method.name}", method=method.name,
+            number=numbers[method.name],
+        )  # fmt: skip
+    return {
+        "rows": rows,
+        "against": against,
+        "picture": picture,
+        "moved": len(moved),
+        "matrix": _matrix(classes),
+    }
+
+
+def _matrix(classes: Classes) -> dict[str, Any]:
+    """The confusion matrix in per cent of each true class, with the classes left out in one column."""
+    rows = []
+    for true in classes.shown:
+        total = max(int(classes.confusion[true].sum()), 1)
+        shares = [classes.confusion[true, predicted] / total for predicted in classes.shown]
+        rest = 1 - sum(shares) if classes.confusion[true].any() else 0.0  # a class without test rows
+        cells = [
+            {
+                "count": int(classes.confusion[true, predicted]),
+                "text": f"{100 * share:.0f}" if share >= 0.005 else "",
+                "weight": f"{100 * min(1.0, float(share)) ** 0.6:.0f}",
+                "right": true == predicted,
+                "dark": share > 0.55,
+            }
+            for predicted, share in zip(classes.shown, shares)
+        ]
+        rows.append({"name": classes.names[true], "cells": cells, "rest": f"{100 * rest:.0f}" if rest >= 0.005 else ""})
+    return {
+        "names": [classes.names[true] for true in classes.shown],
+        "rows": rows,
+        "left_out": len(classes.names) - len(classes.shown),
+    }

@@ -32,11 +32,11 @@ def render(template: str, *, scripts: tuple[str, ...] = (), styles: tuple[str, .
         loader=PackageLoader("mixwell", "report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
         lstrip_blocks=True,
     )  # fmt: skip
-    script = "\n".join(_file(name) for name in ("page.js", *scripts))
+    script = "\n".join(package_text(name) for name in ("page.js", *scripts))
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     values |= {
         "version": __version__,
-        "style": Markup("\n".join(_file(name) for name in ("page.css", *styles))),
+        "style": Markup("\n".join(package_text(name) for name in ("page.css", *styles))),
         "script": Markup(script),
         "script_hash": f"'sha256-{digest}'",
     }
@@ -51,5 +51,6 @@ def as_json(value: Any) -> Markup:
     return Markup(text)
 
 
-def _file(name: str) -> str:
+def package_text(name: str) -> str:
+    """A style or script of this folder."""
     return resources.files("mixwell.report").joinpath(name).read_text(encoding="utf-8").strip()

@@ -8,12 +8,10 @@ from typing import Any
 import numpy as np
 
 from mixwell.data import texts_of
-from mixwell.metrics.calibration import ece, reliability_bins
-from mixwell.metrics.scores import METRICS, softmax
+from mixwell.metrics.scores import METRICS
 from mixwell.metrics.tasks import MULTI, REGRESSION, SINGLE
-from mixwell.report import details, plots
+from mixwell.report import charts, details
 from mixwell.report.page import render
-from mixwell.report.views import loss_views, method_view
 from mixwell.training.artefacts import read_metrics, table_of
 from mixwell.training.evaluate import MEASURED, headline, title_of
 from mixwell.training.run_folder import RunFolder
@@ -36,7 +34,7 @@ def page(folder: Path, *, texts: bool = True) -> str:
     """
     record, metrics = RunFolder(folder).read_record(), read_metrics(folder)
     shown, why = _texts(record, headline(metrics)) if texts else (None, "the page was made without texts")
-    return page_of(folder, record, metrics, shown, why)
+    return render(TEMPLATE, **prepare(folder, record, metrics, shown, why))
 
 
 def illustrate(folder: Path, record: dict[str, Any], metrics: dict[str, Any], texts: list[str] | None) -> None:
@@ -48,28 +46,20 @@ def illustrate(folder: Path, record: dict[str, Any], metrics: dict[str, Any], te
         metrics: of metrics.json.
         texts: of the rows that were measured; None to leave them out.
     """
-    if metrics["history"]:
-        write_text(folder / "loss.svg", plots.losses(metrics["history"], metrics["best_epoch"]))
-    shown = headline(metrics)
-    if metrics["task"] == SINGLE and shown is not None:
-        seed = _outputs(folder, record["data"]["labels"], metrics, shown)
-        panels = []
-        for title, t in (("before temperature", 1.0), ("after", metrics["temperature"] or 1.0)):
-            probs = softmax(seed.logits / t)
-            panels.append((title, reliability_bins(probs, seed.labels), ece(probs, seed.labels)))
-        write_text(folder / "reliability.svg", plots.reliability(panels))
-    write_text(folder / "report.html", page_of(folder, record, metrics, texts))
-
-
-def page_of(
-    folder: Path, record: dict[str, Any], metrics: dict[str, Any], texts: list[str] | None, why: str = ""
-) -> str:
-    """The page as HTML; see `prepare`."""
-    return render(TEMPLATE, **prepare(folder, record, metrics, texts, why))
+    values = prepare(folder, record, metrics, texts)
+    losses = [(f"{part['title']} (kept: epoch {metrics['best_epoch']})", part["picture"]) for part in values["losses"]]
+    reliability = [
+        (f"{part['title'].capitalize()}: calibration error {part['error']}", part["picture"])
+        for part in values["method"]["reliability"]
+    ]
+    for name, pictures in (("loss.svg", losses), ("reliability.svg", reliability)):
+        if pictures:
+            write_text(folder / name, charts.as_file(pictures))
+    write_text(folder / "report.html", render(TEMPLATE, **values))
 
 
 def prepare(
-    folder: Path, record: dict[str, Any], metrics: dict[str, Any], texts: list[str] | None, why: str
+    folder: Path, record: dict[str, Any], metrics: dict[str, Any], texts: list[str] | None, why: str = ""
 ) -> dict[str, Any]:
     """What the template shows, as plain values.
 
@@ -97,9 +87,9 @@ def prepare(
         "measured": MEASURED[shown] if shown else "",
         "calibrated": "after" in part,
         "temperature": metrics["temperature"],
-        "losses": loss_views({name: method}, {name: 1}),
+        "losses": details.loss_views({name: method}, {name: 1}),
         "kept": _kept(metrics),
-        "method": method_view(method, None, {name: 1}),
+        "method": details.method_view(method, None, {name: 1}),
         "why_no_texts": why if texts is None else "",
         "settings": [(key.replace("_", " "), str(value)) for key, value in settings.items() if value is not None],
         "options": [(key, str(value)) for key, value in metrics["method"]["options"].items() if value is not None],

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from mixwell.data import TextData
+from mixwell.data.textdata import listed
 from mixwell.metrics.measure import measure
 from mixwell.metrics.tasks import MULTI, REGRESSION, SINGLE
+from mixwell.training.fitting import FitResult
 from mixwell.training.held_out import HeldOut, standard_error
-
-if TYPE_CHECKING:
-    from mixwell.data import TextData
-    from mixwell.training.fitting import FitResult
-    from mixwell.training.settings import TrainSettings
+from mixwell.training.settings import TrainSettings
 
 FEW_ROWS = 10
 NOT_ABOVE_PROBE = (
@@ -38,21 +37,17 @@ def about_data(data: TextData) -> list[str]:
         counts = np.bincount(data.train["label"].to_numpy(), minlength=len(data.labels))
         few = [f"{data.labels[at]} {counts[at]}" for at in np.argsort(counts, kind="stable") if counts[at] < FEW_ROWS]
         if few:
-            shown = ", ".join(few[:5]) + (" ..." if few[5:] else "")
             notes.append(
-                f"{len(few)} of {len(data.labels)} classes have fewer than {FEW_ROWS} training rows ({shown}): more "
-                f"rows of these help most"
+                f"{len(few)} of {len(data.labels)} classes have fewer than {FEW_ROWS} training rows "
+                f"({listed(few, 5)}): more rows of these help most"
             )
     return notes
 
 
 def opening(baselines: dict[str, Any], held: HeldOut) -> str:
     """Guessing and the probe, in one line."""
-    parts = []
-    if "guessing" in baselines:
-        parts.append(f"guessing {100 * baselines['guessing']['accuracy']:.1f} %")
-    parts.append(f"probe {_score(held)} on {_rows(held)}")
-    text = ", ".join(parts)
+    guess = f"guessing {100 * baselines['guessing']['accuracy']:.1f} %, " if "guessing" in baselines else ""
+    text = f"{guess}probe {_score(held)} on {_rows(held)}"
     if held.task == SINGLE and (held.accuracy or 0) <= baselines["guessing"]["accuracy"]:
         text += "; the features know nothing of these labels beyond guessing"
     return text
@@ -105,10 +100,9 @@ def about_classes(held: HeldOut, names: tuple[str, ...]) -> list[str]:
     never = [names[at] for at in np.flatnonzero((predicted == 0) & (support > 0))]
     if not never:
         return []
-    shown = ", ".join(never[:5]) + (" ..." if never[5:] else "")
     return [
-        f"{len(never)} of {len(names)} classes are never predicted on held-out rows ({shown}): more rows of them, or "
-        f"--class-weights balanced, may help"
+        f"{len(never)} of {len(names)} classes are never predicted on held-out rows ({listed(never, 5)}): more rows of "
+        f"them, or --class-weights balanced, may help"
     ]
 
 
@@ -122,5 +116,4 @@ def _score(held: HeldOut) -> str:
 
 
 def _rows(held: HeldOut) -> str:
-    words = "out of fold" if held.split == "out_of_fold" else "validation rows"
-    return f"{len(held.logits)} {words}" if held.split == "validation" else f"{len(held.logits)} rows {words}"
+    return f"{len(held.logits)} {'validation rows' if held.split == 'validation' else 'rows out of fold'}"

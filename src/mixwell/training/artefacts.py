@@ -1,18 +1,18 @@
-"""What a run leaves: its record, the model folder, metrics, predictions."""
+"""What a run leaves: its record, the model folder with its card, metrics, predictions."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mixwell.data import texts_of
-from mixwell.metrics.scores import sigmoid, softmax
+from mixwell.data import TextData, texts_of
+from mixwell.metrics.scores import METRICS, sigmoid, softmax
 from mixwell.metrics.tasks import MULTI, REGRESSION
-from mixwell.training.card import card
-from mixwell.training.evaluate import evaluate, headline
+from mixwell.training.evaluate import MEASURED, evaluate, headline, title_of
 from mixwell.training.heads import scale_logits
 from mixwell.training.predict import MODEL_FORMAT, logits
 from mixwell.training.run_folder import RunFolder
@@ -22,11 +22,8 @@ from mixwell.utils.files import atomic_folder, atomic_path, home, write_json, wr
 from mixwell.utils.records import read_json, writing
 
 if TYPE_CHECKING:
-    from mixwell.data import TextData
     from mixwell.training.learn import Outcome
-    from mixwell.training.models import LoadedModel
     from mixwell.training.prepare import Ready
-    from mixwell.training.settings import TrainSettings
 
 
 METRICS_FORMAT = "mixwell metrics 1"
@@ -34,45 +31,35 @@ METRICS_FORMAT = "mixwell metrics 1"
 Illustrate = Callable[[Path, dict[str, Any], dict[str, Any], "list[str] | None"], None]
 
 
-def make_record(
-    settings: TrainSettings, found: TextData, loaded: LoadedModel, mixer: dict[str, Any], length: int, notes: list[str]
-) -> dict[str, Any]:
-    """What run.json says from the beginning on.
-
-    Args:
-        settings: of the run.
-        found: the data.
-        loaded: the model.
-        mixer: of `Mixer.to_dict`.
-        length: the most tokens of a row.
-        notes: what the user was told.
-    """
+def make_record(ready: Ready) -> dict[str, Any]:
+    """What run.json says from the beginning on."""
+    settings, data, loaded = ready.settings, ready.data, ready.loaded
     values = settings.to_dict()
     for name in ("data", "model", "validation", "test"):  # so that --resume works from any folder
         if isinstance(values[name], str) and home(values[name]).exists():
             values[name] = str(home(values[name]).resolve())
     return {
         "settings": values,
-        "mixer": mixer,
+        "mixer": ready.mixer,
         "model": {
             "name": settings.model,
             "class": type(loaded.model).__name__,
             "parameters": loaded.parameters,
             "commit": loaded.commit,
-            "max_length": length,
+            "max_length": ready.length,
         },
         "data": {
-            "source": found.source,
-            "fingerprint": found.fingerprint,
-            "task": found.task,
-            "labels": list(found.labels),
-            "columns": found.columns,
-            "leaks": found.leaks,
-            "rows": {name: table.num_rows for name, table in found.splits.items()},
+            "source": data.source,
+            "fingerprint": data.fingerprint,
+            "task": data.task,
+            "labels": list(data.labels),
+            "columns": data.columns,
+            "leaks": data.leaks,
+            "rows": {name: table.num_rows for name, table in data.splits.items()},
         },
         "seeds": {"seed": settings.seed, "split_seed": settings.split_seed, "sample_seed": settings.sample_seed},
         "processes": processes(),
-        "notes": notes,
+        "notes": ready.notes,
         "versions": versions(),
         "git_commit": git_commit(),
     }
@@ -193,26 +180,22 @@ def write_table(path: Path, data: TextData, outputs: dict[str, Any], temperature
         columns: dict[str, Any] = {"split": pa.array([name] * len(found)), "row_id": table["row_id"].combine_chunks()}
         if data.task == REGRESSION:
             columns |= {"label": pa.array(truth), "predicted": pa.array(found[:, 0].astype(float))}
+        elif data.task == MULTI:
+            for column, rows in (("label", truth), ("predicted", found)):
+                named = [[label for label, value in zip(data.labels, row) if value > 0] for row in rows]
+                columns[column] = pa.array(named, pa.list_(pa.string()))
         else:
-            if data.task == MULTI:
-                columns["label"] = pa.array([_named(row, data.labels) for row in truth], pa.list_(pa.string()))
-                columns["predicted"] = pa.array([_named(row, data.labels) for row in found], pa.list_(pa.string()))
-                chance = sigmoid
-            else:
-                columns["label"] = pa.array([data.labels[at] for at in truth])
-                columns["predicted"] = pa.array([data.labels[at] for at in found.argmax(axis=1)])
-                chance = softmax
-            columns["probabilities"] = pa.array(list(chance(found)))
-            columns["calibrated"] = pa.array(list(chance(found / (temperature or 1.0))))
+            columns["label"] = pa.array([data.labels[number] for number in truth])
+            columns["predicted"] = pa.array([data.labels[number] for number in found.argmax(axis=1)])
+        if data.task != REGRESSION:
+            probabilities = sigmoid if data.task == MULTI else softmax
+            columns["probabilities"] = pa.array(list(probabilities(found)))
+            columns["calibrated"] = pa.array(list(probabilities(found / (temperature or 1.0))))
         columns["logits"] = pa.array(list(np.asarray(found, dtype=np.float32)))
         tables.append(pa.table(columns))
     if tables:
         with atomic_path(path) as temporary:
             pq.write_table(pa.concat_tables(tables), str(temporary))
-
-
-def _named(row: Any, names: tuple[str, ...]) -> list[str]:
-    return [name for name, value in zip(names, row) if value > 0]
 
 
 def read_metrics(folder: Path) -> dict[str, Any]:
@@ -224,3 +207,99 @@ def read_metrics(folder: Path) -> dict[str, Any]:
     if not (folder / "metrics.json").is_file():
         raise RunError(f"{folder}: not a finished run (no metrics.json)")
     return read_json(folder / "metrics.json", METRICS_FORMAT, "a finished run")
+
+
+def _numbers(metrics: dict[str, Any], shown: str) -> list[str]:
+    """The table of a card."""
+    part = metrics[shown]
+    after = part.get("after")
+    how = {
+        "test": "which had no part in training or in any choice",
+        "out_of_fold": "by models that were not trained on them; this model was then trained on all of them",
+        "validation": "which also chose the epoch, so that the numbers may be a little too good",
+    }[shown]
+    lines = [f"On {part['rows']:,} {MEASURED[shown]}, {how}:", ""]
+    lines += ["| metric | before temperature | after |", "|---|---:|---:|"] if after else ["| metric | |", "|---|---:|"]
+    for name, value in part["before"].items():
+        second = f" {after[name]:.4f} |" if after else ""
+        lines.append(f"| {METRICS[name].title} | {value:.4f} |{second}")
+    probe = metrics.get("baselines", {}).get("probe", {})
+    same = probe.get("test") if shown == "test" else None
+    if (same or probe).get("accuracy") is not None:
+        where = "the same rows" if same or probe.get("measured_on") == shown else "held-out rows"
+        score = (same or probe)["accuracy"]
+        lines += ["", f"A logistic regression on the frozen features has an accuracy of {score:.4f} on {where}."]
+    return lines
+
+
+def card(record: dict[str, Any], metrics: dict[str, Any]) -> str:
+    """The model card: method, numbers and limits, as Markdown with the hub's header."""
+    data, model, method = record["data"], record["model"], metrics["method"]
+    options = ", ".join(f"{key}={value}" for key, value in method["options"].items() if value is not None)
+    temperature, shown = metrics["temperature"], headline(metrics)
+    lines = [
+        "---",
+        "library_name: transformers",
+        "pipeline_tag: text-classification",
+        "tags: [mixwell, mixup, calibration]",
+        "---",
+        "",
+        f"# {Path(data['source']).name}: {model['name'].rstrip('/').split('/')[-1]} with {title_of(method['method'])}",
+        "",
+        f"Trained with mixwell {record['versions']['mixwell']} from "
+        f"`{Path(model['name']).name}` ({model['parameters'] / 1e6:.0f} million parameters) by "
+        f"{title_of(method['method'])}{f' ({options})' if options else ''}.",
+        "",
+        "## Numbers",
+        "",
+    ]
+    if shown is None:
+        lines.append("No rows were held out, so nothing was measured.")
+    else:
+        lines += _numbers(metrics, shown)
+    chosen_on = metrics.get("out_of_fold") or metrics.get("validation")
+    if temperature is not None and chosen_on is not None:
+        rows = chosen_on["rows"]
+        lines += [
+            "",
+            f"Temperature: {temperature:.4f}, chosen on {rows:,} held-out rows. The last linear layer carries it, so "
+            f"that all who load this folder get calibrated probabilities.",
+        ]
+    return "\n".join([*lines, *_use(model["class"]), *_limits(record)])
+
+
+def _use(kind: str) -> list[str]:
+    """How to load the folder, with mixwell and without."""
+    elsewhere = ["`transformers.pipeline` loads the folder too and gives the same probabilities."]
+    if kind == "PooledForSequenceClassification":
+        elsewhere = [
+            "`transformers.pipeline` gives the same probabilities: after `import mixwell`, or without mixwell by",
+            "`pipeline('text-classification', 'this/folder', trust_remote_code=True)`, which runs the code in it. For "
+            "long",
+            "texts add `truncation=True` to the call.",
+        ]
+    call = 'mixwell.Classifier.load("this/folder").predict(["a text"])'
+    return ["", "## Use", "", "```python", "import mixwell", "", call, "```", "", *elsewhere, ""]
+
+
+def _limits(record: dict[str, Any]) -> list[str]:
+    """What it was trained on, and where it may be wrong."""
+    data, rows = record["data"], record["data"]["rows"]
+    lines = [
+        "## Data and limits",
+        "",
+        f"- {rows['train']:,} training, {rows['validation']:,} validation and {rows['test']:,} test rows; fingerprint "
+        f"`{data['fingerprint'][:16]}`.",
+        f"- Texts longer than {record['model']['max_length']} tokens were cut.",
+    ]
+    if data["labels"]:
+        names = ", ".join(data["labels"][:20]) + (" ..." if len(data["labels"]) > 20 else "")
+        lines.append(f"- Labels: {names}. The model always chooses among these, also for texts of other kinds.")
+    if any(data["leaks"].values()):
+        lines.append(f"- Texts also in training: {json.dumps(data['leaks'])}; the numbers may be too good.")
+    return [
+        *lines,
+        "- Probabilities are meant for data like the training rows; elsewhere they may be off.",
+        f"- One run with seed {record['settings']['seed']}: another seed gives somewhat other numbers.",
+        "",
+    ]

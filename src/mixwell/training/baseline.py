@@ -10,7 +10,6 @@ from mixwell.metrics.tasks import SINGLE
 from mixwell.training import contrastive, heads, probe, recipe
 from mixwell.training.folds import assign_folds
 from mixwell.training.held_out import HeldOut, validation_parts
-from mixwell.training.predict import logits
 from mixwell.training.prepare import Ready
 from mixwell.utils.console import Reporter
 
@@ -36,6 +35,7 @@ class Probing:
             keys = ready.data.row_keys("train").folded
             folds = assign_folds(keys, stratum, max(2, min(recipe.FOLDS, len(np.unique(keys)))), settings.split_seed)
         self.folds = folds
+        self.strength = contrastive.STRENGTH
         self.whole = probe.fit_probe(self.features["train"], self.y, ready.task, self.classes, folds)
 
     def fit(self, rows: Any) -> probe.Probe:
@@ -61,8 +61,8 @@ class Probing:
         parts = validation_parts(len(outputs))
         return HeldOut("validation", outputs, ready.labels("validation"), ready.task, parts)
 
-    def tune(self, rows: Any, reporter: Reporter) -> None:
-        """Tune the encoder by pairs of some training rows, and end with a logistic regression on its features."""
+    def tune(self, rows: Any, reporter: Reporter) -> Any:
+        """Tune the encoder by pairs of some training rows; return their features (N, H)."""
         ready, settings, model = self.ready, self.ready.settings, self.ready.loaded.model
         assert settings.learning_rate is not None and settings.batch_size is not None
         self.restore()
@@ -75,27 +75,46 @@ class Probing:
             progress=reporter.step,
         )  # fmt: skip
         reporter.end()
-        x = probe.features(model, ready.loaded.tokenizer, chosen, settings.eval_batch_size)
-        fitted = probe.fit_probe(x, self.y[rows], ready.task, self.classes, strength=contrastive.STRENGTH)
-        probe.put_into(model.classifier, fitted)
+        return self._features(chosen)
+
+    def _features(self, rows: Any) -> Any:
+        loaded = self.ready.loaded
+        return probe.features(loaded.model, loaded.tokenizer, rows, self.ready.settings.eval_batch_size)
 
     def contrastive_held_out(self, reporter: Reporter) -> HeldOut | None:
-        """What models tuned by pairs say about held-out rows, where some are held out."""
-        ready = self.ready
-        model, tokenizer, size = ready.loaded.model, ready.loaded.tokenizer, ready.settings.eval_batch_size
+        """What encoders tuned by pairs say about rows they have not seen; these choose the strength of the penalty."""
+        ready, rows = self.ready, self.ready.rows["train"]
         if ready.folds is not None:
-            found = np.zeros((len(self.y), self.classes))
-            for fold in range(int(ready.folds.max()) + 1):
-                out = np.flatnonzero(ready.folds == fold)
-                reporter.say(f"fold {fold + 1} of {int(ready.folds.max()) + 1}: {len(out)} rows held out")
-                self.tune(np.flatnonzero(ready.folds != fold), reporter)
-                found[out] = logits(model, tokenizer, ready.rows["train"].select(out), batch_size=size)
-            return HeldOut("out_of_fold", found, self.y, ready.task, ready.folds)
-        if "validation" not in ready.rows:
+            split, y, parts = "out_of_fold", self.y, ready.folds
+            outputs = {strength: np.zeros((len(y), self.classes)) for strength in probe.STRENGTHS}
+            count = int(parts.max()) + 1
+            for fold in range(count):
+                out, kept = np.flatnonzero(parts == fold), np.flatnonzero(parts != fold)
+                reporter.say(f"fold {fold + 1} of {count}: {len(out)} rows held out")
+                for strength, values in self._tuned_outputs(kept, rows.select(out), reporter).items():
+                    outputs[strength][out] = values
+        elif "validation" in ready.rows:
+            split, y = "validation", ready.labels("validation")
+            parts = validation_parts(len(y))
+            outputs = self._tuned_outputs(np.arange(len(self.y)), ready.rows["validation"], reporter)
+        else:
             return None
-        self.tune(np.arange(len(self.y)), reporter)
-        outputs = logits(model, tokenizer, ready.rows["validation"], batch_size=size).astype(np.float64)
-        return HeldOut("validation", outputs, ready.labels("validation"), ready.task, validation_parts(len(outputs)))
+        held = {strength: HeldOut(split, values, y, ready.task, parts) for strength, values in outputs.items()}
+        self.strength = probe.best_strength(held)
+        return held[self.strength]
+
+    def _tuned_outputs(self, rows: Any, others: Any, reporter: Reporter) -> dict[float, Any]:
+        """Tune on some training rows; the outputs (M, C) for other rows with each strength of the penalty."""
+        x = self.tune(rows, reporter)
+        return probe.outputs_by_strength(x, self.y[rows], self._features(others), self.ready.task, self.classes)
+
+    def deploy_tuned(self, reporter: Reporter) -> None:
+        """Make the encoder tuned by pairs of all training rows, with a logistic regression, the model of the run."""
+        # With a validation split it was tuned on all training rows already.
+        x = None if "validation" in self.ready.rows else self.tune(np.arange(len(self.y)), reporter)
+        x = self._features(self.ready.rows["train"]) if x is None else x
+        head = probe.fit_probe(x, self.y, self.ready.task, self.classes, strength=self.strength)
+        probe.put_into(self.ready.loaded.model.classifier, head)
 
     def deploy(self) -> None:
         """Make the probe the model of the run."""

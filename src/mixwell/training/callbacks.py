@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from transformers import TrainerCallback, set_seed
 
 from mixwell.metrics.measure import measure
 from mixwell.training.checkpoints import prune, write_manifest
@@ -33,29 +35,20 @@ def history(log: list[dict[str, Any]], names: set[str]) -> list[dict[str, Any]]:
     rate = None
     evaluated = any("eval_loss" in entry for entry in log)
 
-    def add(entry: dict[str, Any]) -> None:
-        nonlocal total, since
-        row = {
-            "epoch": math.ceil(round(entry["epoch"], 6)),
-            "step": int(entry["step"]),
-            "train_loss": total / since if since else None,
-            "learning_rate": rate,
-        }
-        rows.append(row)
-        total, since = 0.0, 0
-
     for entry in log:
         if "loss" in entry:
             steps = int(entry["step"]) - last
             last = int(entry["step"])
             total, since = total + entry["loss"] * steps, since + steps
             rate = entry.get("learning_rate", rate)
-            if not evaluated and round(entry["epoch"], 6) == round(entry["epoch"]):
-                add(entry)
-        elif "eval_loss" in entry:
+        epoch_over = "loss" in entry and round(entry["epoch"], 6) == round(entry["epoch"])
+        if "eval_loss" in entry or (epoch_over and not evaluated):
+            epoch, train_loss = math.ceil(round(entry["epoch"], 6)), total / since if since else None
+            rows.append({"epoch": epoch, "step": int(entry["step"]), "train_loss": train_loss, "learning_rate": rate})
+            total, since = 0.0, 0
+        if "eval_loss" in entry:
             kept = {key.removeprefix("eval_"): value for key, value in entry.items() if key.startswith("eval_")}
             kept["loss"] = kept.get("nll", kept.get("mse"))
-            add(entry)
             rows[-1]["validation"] = {key: kept[key] for key in sorted(kept) if key == "loss" or key in names}
         elif "test" in entry:
             rows[-1]["test"] = {key: entry["test"][key] for key in sorted(entry["test"]) if key in names}
@@ -68,7 +61,6 @@ def epoch_seeds(seed: int) -> Any:
     Trainer restores the random state after it has drawn the order of a resumed epoch, so samplers that draw it from the
     global generator (group_by_length) would draw another one.
     """
-    from transformers import TrainerCallback, set_seed
 
     class EpochSeeds(TrainerCallback):
         def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -78,8 +70,7 @@ def epoch_seeds(seed: int) -> Any:
             # What is saved at an epoch's end must be what the next epoch begins with.
             self.seed(round(state.epoch or 0))
 
-        def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            self.seed(round(state.epoch or 0))
+        on_evaluate = on_epoch_end
 
         def seed(self, epoch: int) -> None:
             set_seed((seed * 1_000_003 + epoch * 7919 + 1) % 2**31)
@@ -87,38 +78,22 @@ def epoch_seeds(seed: int) -> Any:
     return EpochSeeds()
 
 
-def make_callbacks(
+def watch_training(
     reporter: Reporter,
-    *,
-    seed: int,
     metric_names: set[str],
     timing: dict[str, float],
-    checkpoints: Path | None,
-    save_steps: int | None,
-    stop: StopSignal,
-    stop_after: int | None = None,
-) -> list[Any]:
-    """The callbacks of a training run, made in a function because their base class loads all of Trainer.
+    stop_after: int | None,
+    stop_when: Callable[[], bool] | None,
+) -> Any:
+    """A callback that reports progress, measures steps, ends where it is told to, and stops at a bad loss.
 
     Args:
         reporter: who is told.
-        seed: of the run.
         metric_names: the metrics of the task.
         timing: is given `steps` and `seconds` of training, evaluation and saving left out.
-        checkpoints: the folder of the checkpoints, or None when none are written.
-        save_steps: also save every so many steps.
-        stop: asked at each step's end.
         stop_after: end after so many epochs.
+        stop_when: is asked after each evaluation whether to end.
     """
-    made = [epoch_seeds(seed), watch_training(reporter, metric_names, timing, stop_after)]
-    if checkpoints is not None:
-        made.insert(1, complete_checkpoints(checkpoints, save_steps, stop))
-    return made
-
-
-def watch_training(reporter: Reporter, metric_names: set[str], timing: dict[str, float], stop_after: int | None) -> Any:
-    """A callback that reports progress, measures steps, ends after `stop_after` epochs, and stops at a bad loss."""
-    from transformers import TrainerCallback
 
     class WatchTraining(TrainerCallback):
         def __init__(self) -> None:
@@ -159,8 +134,11 @@ def watch_training(reporter: Reporter, metric_names: set[str], timing: dict[str,
 
         def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             self.report(state)
+            if stop_when is not None and stop_when():
+                control.should_training_stop = True
 
-        on_train_end = on_evaluate
+        def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            self.report(state)
 
         def report(self, state: Any) -> None:
             rows = history(state.log_history, metric_names)
@@ -183,7 +161,6 @@ def _check_finite(logs: dict[str, Any], step: int, learning_rate: float) -> None
 
 def complete_checkpoints(checkpoints: Path, save_steps: int | None, stop: StopSignal) -> Any:
     """A callback that completes checkpoints with a manifest, removes old ones, and stops on a signal."""
-    from transformers import TrainerCallback
 
     class CompleteCheckpoints(TrainerCallback):
         def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -195,8 +172,6 @@ def complete_checkpoints(checkpoints: Path, save_steps: int | None, stop: StopSi
                 control.should_save = control.should_log = True
 
         def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            import torch
-
             if torch.distributed.is_available() and torch.distributed.is_initialized():
                 torch.distributed.barrier()  # every process writes its random state
             if state.is_world_process_zero:
@@ -216,7 +191,6 @@ def complete_checkpoints(checkpoints: Path, save_steps: int | None, stop: StopSi
 
 def best_in_memory(metric: str) -> Any:
     """A callback that keeps a copy of the best epoch's weights."""
-    from transformers import TrainerCallback
 
     class KeepBest(TrainerCallback):
         def __init__(self) -> None:
@@ -237,7 +211,6 @@ def best_in_memory(metric: str) -> Any:
 
 def watch_rows(rows: Any, tokenizer: Any, batch_size: int, task: str) -> Any:
     """A callback that adds the metrics of more rows to the log of every evaluation, for `history`."""
-    from transformers import TrainerCallback
 
     class Watch(TrainerCallback):
         def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:

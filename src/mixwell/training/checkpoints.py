@@ -12,7 +12,7 @@ import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from mixwell.utils.errors import RunError
 from mixwell.utils.files import write_json
@@ -25,12 +25,8 @@ STATE = "trainer_state.json"
 
 def checkpoints_in(folder: Path) -> list[tuple[int, Path]]:
     """All checkpoints in a folder, complete or not, as (step, path)."""
-    found = []
-    for path in folder.glob("checkpoint-*"):
-        step = path.name.removeprefix("checkpoint-")
-        if path.is_dir() and step.isdigit():
-            found.append((int(step), path))
-    return found
+    named = ((path.name.removeprefix("checkpoint-"), path) for path in folder.glob("checkpoint-*"))
+    return [(int(step), path) for step, path in named if path.is_dir() and step.isdigit()]
 
 
 def newest_checkpoint(folder: Path) -> tuple[Path | None, list[str]]:
@@ -114,15 +110,13 @@ def prune(folder: Path, keep: int = 2) -> None:
 
 def read_state(checkpoint: Path) -> dict[str, Any]:
     """The state that Trainer left in a checkpoint."""
-    state: dict[str, Any] = json.loads((checkpoint / STATE).read_text(encoding="utf-8"))
-    return state
+    return cast(dict[str, Any], json.loads((checkpoint / STATE).read_text(encoding="utf-8")))
 
 
 def training_over(state: dict[str, Any], stop_after: int | None = None) -> bool:
     """Whether a checkpoint's state is that of the end of training: all steps or epochs done, or stopped early."""
-    if state["global_step"] >= state["max_steps"]:
-        return True
-    if stop_after is not None and round(state.get("epoch") or 0, 6) >= stop_after:
+    epochs_done = stop_after is not None and round(state.get("epoch") or 0, 6) >= stop_after
+    if epochs_done or state["global_step"] >= state["max_steps"]:
         return True
     stopper = state.get("stateful_callbacks", {}).get("EarlyStoppingCallback")
     if not isinstance(stopper, dict):

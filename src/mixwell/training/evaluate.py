@@ -59,15 +59,11 @@ def evaluate(found: Any, labels: Any, task: str, temperature: float | None, name
     if temperature is not None:
         result["after"] = measure(found, labels, task, temperature)
     if task != REGRESSION:
-        each = classwise(found, labels, task)
+        per_class = classwise(found, labels, task)
+        support, ratios = per_class.pop("support"), per_class
         result["per_class"] = {
-            name: {
-                "precision": float(each["precision"][at]),
-                "recall": float(each["recall"][at]),
-                "f1": float(each["f1"][at]),
-                "rows": int(each["support"][at]),
-            }
-            for at, name in enumerate(names)
+            name: {**{ratio: float(values[number]) for ratio, values in ratios.items()}, "rows": int(support[number])}
+            for number, name in enumerate(names)
         }
     return result
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from mixwell.metrics.measure import measure
+from mixwell.metrics.tasks import SINGLE
 from mixwell.training import advice
 from mixwell.training.baseline import Probing
 from mixwell.training.checkpoints import drop_incomplete, newest_checkpoint
@@ -17,6 +19,7 @@ from mixwell.training.fitting import FitResult, fit
 from mixwell.training.held_out import HeldOut, at_epoch, best_epoch, validation_parts
 from mixwell.training.predict import logits
 from mixwell.training.prepare import Ready
+from mixwell.training.recipe import FOLD_PATIENCE
 from mixwell.training.run_folder import RunFolder
 from mixwell.utils.console import Reporter
 from mixwell.utils.environment import rank
@@ -30,12 +33,16 @@ def train_folds(ready: Ready, base: Probing, folder: RunFolder, reporter: Report
     assert settings.epochs is not None
     count = int(folds.max()) + 1
     reporter.say(advice.plan(settings, len(folds), count))
-    fits, logits = [], np.zeros((settings.epochs, len(folds), base.classes))
+    fits: list[FitResult] = []
+    logits = np.zeros((settings.epochs, len(folds), base.classes))
     for fold in range(count):
         out = np.flatnonzero(folds == fold)
         kept = np.flatnonzero(folds != fold)
         reporter.say(f"fold {fold + 1} of {count}: {len(kept)} rows to train on, {len(out)} held out")
-        fitted, logits[:, out] = _train_fold(ready, base, kept, out, folder.folds / f"fold-{fold}", reporter)
+        epochs = len(logits) if fits else None  # the first fold decides when more epochs do not help
+        fitted, outputs = _train_fold(ready, base, kept, out, folder.folds / f"fold-{fold}", epochs, reporter)
+        logits = logits[: len(outputs)]
+        logits[:, out] = outputs
         fits.append(fitted)
     held = HeldOut("out_of_fold", logits[-1], base.y, ready.task, folds)
     best = best_epoch(logits, held)
@@ -47,16 +54,17 @@ def train_folds(ready: Ready, base: Probing, folder: RunFolder, reporter: Report
             "learning_rate": fits[0].history[at]["learning_rate"],
             "validation": _with_loss(measure(logits[at], base.y, ready.task)),
         }
-        for at in range(settings.epochs)
+        for at in range(len(logits))
     ]
     return dataclasses.replace(fits[0], history=history, best_epoch=best), at_epoch(held, logits[best - 1])
 
 
 def _train_fold(
-    ready: Ready, base: Probing, kept: Any, out: Any, place: Path, reporter: Reporter
+    ready: Ready, base: Probing, kept: Any, out: Any, place: Path, epochs: int | None, reporter: Reporter
 ) -> tuple[FitResult, Any]:
     """Train on some rows; return the training and what it says about the others after each epoch (E, N, C).
 
+    Without a number of epochs it ends when the others' loss has not fallen for some.
     A fold takes a minute or so and writes nothing until it is over: one that was stopped is trained again.
     """
     from safetensors.numpy import load_file, save_file
@@ -69,7 +77,8 @@ def _train_fold(
     logits: list[Any] = []
     fitted = fit(
         ready.loaded.model, ready.loaded.tokenizer, rows.select(kept), rows.select(out), ready.settings,
-        task=ready.task, reporter=reporter, keep_last=True, epoch_logits=logits,
+        task=ready.task, reporter=reporter, keep_last=True, epoch_logits=logits, stop_after=epochs,
+        stop_when=_stagnation(ready, base, kept, out, logits) if epochs is None else None,
     )  # fmt: skip
     stacked = np.stack(logits).astype(np.float32)
     if rank() == 0:
@@ -78,6 +87,22 @@ def _train_fold(
                 save_file({"logits": stacked}, str(path))
             write_json(about, dataclasses.asdict(fitted))
     return fitted, stacked
+
+
+def _stagnation(ready: Ready, base: Probing, kept: Any, out: Any, logits: list[Any]) -> Callable[[], bool]:
+    """Tells whether the held-out loss, after a temperature, was lowest some epochs ago; `logits` grows by epoch."""
+    patience = min(ready.settings.patience, FOLD_PATIENCE)
+    known = np.isin(base.y[out], base.y[kept]) if ready.task == SINGLE else np.ones(len(out), dtype=bool)
+    labels, losses = base.y[out][known], list[float]()
+
+    def stagnates() -> bool:
+        if not patience or not known.any():
+            return False
+        outputs = np.asarray(logits[-1][known], dtype=np.float64)
+        losses.append(HeldOut("validation", outputs, labels, ready.task, np.zeros(len(labels))).best_loss())
+        return len(losses) - 1 - int(np.argmin(losses)) >= patience
+
+    return stagnates
 
 
 def train_final(ready: Ready, base: Probing, chosen: FitResult, folder: RunFolder, reporter: Reporter) -> FitResult:

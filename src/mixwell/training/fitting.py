@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from transformers import DataCollatorWithPadding, EarlyStoppingCallback, PrinterCallback, Trainer, set_seed
 
 from mixwell.core.mixer import Mixer
 from mixwell.methods.attach import attach
 from mixwell.metrics.measure import measure
 from mixwell.metrics.scores import METRICS
-from mixwell.training import recipe
+from mixwell.training import callbacks, recipe
 from mixwell.training.arguments import best_metric, training_arguments
-from mixwell.training.callbacks import Repeated, best_in_memory, history, make_callbacks, watch_rows
 from mixwell.training.checkpoints import load_weights, native_names, read_state, training_over
 from mixwell.training.optimiser import frozen_words, head_optimiser
 from mixwell.training.pair_loss import pair_loss_beside
@@ -74,6 +74,7 @@ def fit(
     keep_last: bool = False,
     epoch_logits: list[Any] | None = None,
     before_choice: Callable[[Any], None] | None = None,
+    stop_when: Callable[[], bool] | None = None,
 ) -> FitResult:
     """Train a model; it is left with the weights of the best epoch, or of the last one, and detached.
 
@@ -96,6 +97,7 @@ def fit(
         keep_last: keep the last epoch's weights; validation only watches.
         epoch_logits: is given the logits (N, C) of the validation rows after each epoch.
         before_choice: is called with the model of the last epoch, before it gets the weights of the best.
+        stop_when: is asked after each epoch's validation whether to end.
 
     Raises:
         Interrupted: a signal came; the last checkpoint is complete. Only with `checkpoints`.
@@ -108,7 +110,7 @@ def fit(
         model, tokenizer, train, validation, recipe.fill_in(settings, chosen), task=task,
         reporter=reporter or Reporter(), checkpoints=checkpoints, start=start, watch=watch, stop_after=stop_after,
         updates_per_batch=updates_per_batch,
-        keep_last=keep_last, epoch_logits=epoch_logits, before_choice=before_choice,
+        keep_last=keep_last, epoch_logits=epoch_logits, before_choice=before_choice, stop_when=stop_when,
     )  # fmt: skip
     return job.run()
 
@@ -121,11 +123,13 @@ class _Training:
         reporter: Reporter, checkpoints: Path | None, start: Path | None, watch: Any, stop_after: int | None,
         updates_per_batch: int,
         keep_last: bool, epoch_logits: list[Any] | None, before_choice: Callable[[Any], None] | None,
+        stop_when: Callable[[], bool] | None,
     ) -> None:  # fmt: skip
         self.model, self.tokenizer, self.train, self.settings = model, tokenizer, train, settings
         self.task, self.reporter, self.checkpoints, self.start = task, reporter, checkpoints, start
         self.watch, self.stop_after, self.epoch_logits = watch, stop_after, epoch_logits
         self.updates_per_batch, self.before_choice = updates_per_batch, before_choice
+        self.stop_when = stop_when
         # Validation rows from short to long, and the numbers they had.
         self.watched = None if validation is None or not len(validation) else sorted_by_length(validation)
         self.keep_last = keep_last or self.watched is None
@@ -150,7 +154,7 @@ class _Training:
         if self.checkpoints is not None:
             load_weights(model, self.checkpoints / f"checkpoint-{kept_step}")
         model.eval()
-        rows = history(state["log_history"], self.metric_names)
+        rows = callbacks.history(state["log_history"], self.metric_names)
         assert settings.learning_rate is not None
         return FitResult(
             history=rows,
@@ -165,8 +169,6 @@ class _Training:
 
     def _train(self, mixer: Mixer) -> dict[str, Any]:
         """Train with Trainer; returns its state."""
-        from transformers import set_seed
-
         model, settings = self.model, self.settings
         with (
             tempfile.TemporaryDirectory() as nowhere,
@@ -175,7 +177,7 @@ class _Training:
             pair_loss_beside(model, mixer, settings.pair_loss) as loss,
         ):
             in_memory = not self.keep_last and self.checkpoints is None
-            keep = best_in_memory(best_metric(settings.best_metric, self.task)) if in_memory else None
+            keep = callbacks.best_in_memory(best_metric(settings.best_metric, self.task)) if in_memory else None
             trainer = self._trainer(mixer, nowhere, loss, keep)
             set_seed(settings.seed)
             try:
@@ -198,8 +200,6 @@ class _Training:
 
     def _trainer(self, mixer: Mixer, nowhere: str, loss: Any, keep: Any) -> Any:
         """An unmodified Trainer with our arguments, callbacks and optimiser."""
-        from transformers import DataCollatorWithPadding, PrinterCallback, Trainer
-
         settings = self.settings
         assert settings.learning_rate is not None
         arguments = training_arguments(
@@ -226,23 +226,23 @@ class _Training:
             )
         trainer.remove_callback(PrinterCallback)
         if self.updates_per_batch > 1:
-            loader = Repeated(trainer.get_train_dataloader(), self.updates_per_batch)
+            loader = callbacks.Repeated(trainer.get_train_dataloader(), self.updates_per_batch)
             trainer.get_train_dataloader = lambda: loader
         return trainer
 
     def _callbacks(self) -> list[Any]:
-        from transformers import EarlyStoppingCallback
-
         settings = self.settings
-        callbacks = make_callbacks(
-            self.reporter, seed=settings.seed, metric_names=self.metric_names, timing=self.timing,
-            checkpoints=self.checkpoints, save_steps=settings.save_steps, stop=self.stop, stop_after=self.stop_after,
-        )  # fmt: skip
+        chosen = [callbacks.epoch_seeds(settings.seed)]
+        if self.checkpoints is not None:
+            chosen.append(callbacks.complete_checkpoints(self.checkpoints, settings.save_steps, self.stop))
+        chosen.append(
+            callbacks.watch_training(self.reporter, self.metric_names, self.timing, self.stop_after, self.stop_when)
+        )
         if self.watch is not None:
-            callbacks.append(watch_rows(self.watch, self.tokenizer, settings.eval_batch_size, self.task))
+            chosen.append(callbacks.watch_rows(self.watch, self.tokenizer, settings.eval_batch_size, self.task))
         if settings.patience and not self.keep_last:
-            callbacks.append(EarlyStoppingCallback(early_stopping_patience=settings.patience))
-        return callbacks
+            chosen.append(EarlyStoppingCallback(early_stopping_patience=settings.patience))
+        return chosen
 
     def _measure(self, evaluation: Any) -> dict[str, float]:
         """Metrics of the validation rows; their logits are kept where somebody asked for them."""

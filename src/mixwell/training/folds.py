@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mixwell.metrics.tasks import SINGLE
+
 Ints = NDArray[np.int64]
 
 
@@ -38,3 +40,16 @@ def assign_folds(texts: Any, stratum: Any, folds: int, seed: int = 0) -> Ints:
             first_place[mine] = len(first_place) % folds
         fold[row] = first_place[mine]
     return fold
+
+
+def seen_elsewhere(y: Any, folds: Any, task: str) -> Any:
+    """Which rows have a class that other folds have too: (N,) bool.
+
+    A model that never saw a class can say nothing about it, and what it says must not decide a temperature.
+    """
+    known = np.ones(len(y), dtype=bool)
+    if task == SINGLE:
+        for fold in np.unique(folds):
+            out = folds == fold
+            known[out] = np.isin(y[out], y[~out])
+    return known if known.any() else np.ones(len(y), dtype=bool)

@@ -41,26 +41,22 @@ class Pooling:
     note: str = ""
 
 
-def check_pooling(pooling: str) -> None:
-    """Raise `OptionError` for a pooling that does not exist."""
-    if pooling not in POOLINGS:
-        raise OptionError(f"pooling {pooling!r} is unknown{nearest(str(pooling), POOLINGS)}; use {', '.join(POOLINGS)}")
-
-
 def choose_pooling(pooling: str, source: str) -> Pooling:
     """Turn `auto` into the pooling that the encoder's own files name.
 
     Args:
         pooling: one of `POOLINGS`.
         source: a folder or hub id.
+
+    Raises:
+        OptionError: there is no such pooling.
     """
-    check_pooling(pooling)
+    if pooling not in POOLINGS:
+        raise OptionError(f"pooling {pooling!r} is unknown{nearest(str(pooling), POOLINGS)}; use {', '.join(POOLINGS)}")
     if pooling != "auto":
         return Pooling(pooling)
     modules = _read_json(source, "modules.json")
-    if not isinstance(modules, list):
-        return Pooling("model")
-    for module in modules:
+    for module in modules if isinstance(modules, list) else []:
         if isinstance(module, Mapping) and str(module.get("type", "")).endswith("Pooling"):
             return _stated(_read_json(source, f"{module.get('path')}/config.json"))
     return Pooling("model")
@@ -70,10 +66,9 @@ def _stated(config: Any) -> Pooling:
     """The pooling of a sentence-transformers pooling config."""
     if not isinstance(config, Mapping):
         return Pooling("mean", "the encoder has a pooling module without a readable config: its tokens are averaged")
+    flags = [name for name, value in config.items() if name.startswith("pooling_mode") and value is True]
     modes = config.get("pooling_mode")
-    on = [modes] if isinstance(modes, str) else modes if isinstance(modes, list) else None
-    if on is None:
-        on = [name for name, value in config.items() if name.startswith("pooling_mode") and value is True]
+    on = [modes] if isinstance(modes, str) else modes if isinstance(modes, list) else flags
     kinds = [_FLAGS.get(str(name)) for name in on]
     if len(kinds) == 1 and kinds[0] is not None:
         return Pooling(kinds[0])
@@ -143,11 +138,9 @@ def load_pooled(source: str, pooling: str, options: Mapping[str, Any], *, trust_
     )
     model = PooledForSequenceClassification(config, encoder)
     prefix = f"{model.base_model_prefix}."
-    named = {
-        "missing_keys": [prefix + name for name in loading["missing_keys"]],
-        "mismatched_keys": [(prefix + name, *rest) for name, *rest in loading["mismatched_keys"]],
-    }
-    return model, named
+    missing = [prefix + name for name in loading["missing_keys"]]
+    mismatched = [(prefix + name, *rest) for name, *rest in loading["mismatched_keys"]]
+    return model, {"missing_keys": missing, "mismatched_keys": mismatched}
 
 
 def probe_model(model: Any, tokenizer: Any, *, pairs: bool) -> Any:
@@ -160,9 +153,7 @@ def probe_model(model: Any, tokenizer: Any, *, pairs: bool) -> Any:
 
     if not is_pooled(model):
         return None
-    if not pairs or model.config.pair_separator is not None:
-        return model
-    separator = pair_separator(tokenizer)
+    separator = pair_separator(tokenizer) if pairs and model.config.pair_separator is None else None
     if separator is None:
         return model
     config = copy.deepcopy(model.config)
@@ -197,29 +188,21 @@ def is_pooled(model: Any) -> bool:
     return getattr(getattr(model, "config", None), "model_type", None) == MODEL_TYPE
 
 
-def last_linear(model: Any) -> Any:
-    """The linear layer that makes the logits, or None where it cannot be proved.
+def scale_logits(model: Any, factor: float) -> bool:
+    """Multiply a model's logits by a factor, in its last linear layer; return False where that cannot be proved.
 
-    Found by a probe, as the points of the methods are, so that any architecture's head will do.
+    The layer is found by a probe, as the points of the methods are, so that any architecture's head will do.
     """
     import torch
 
     from mixwell.core.layout import find_points
 
     try:
-        found = find_points(model).found.get("sentence")
+        sites = find_points(model).found.get("sentence")
     except MixwellError:
-        return None
-    module = found[0].module if found else None
-    return module if isinstance(module, torch.nn.Linear) else None
-
-
-def scale_logits(model: Any, factor: float) -> bool:
-    """Multiply a model's logits by a factor, in its weights; return False where that cannot be done."""
-    import torch
-
-    layer = last_linear(model)
-    if layer is None:
+        return False
+    layer = sites[0].module if sites else None
+    if not isinstance(layer, torch.nn.Linear):
         return False
     with torch.no_grad():
         layer.weight.mul_(factor)

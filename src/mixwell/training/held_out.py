@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from mixwell.metrics.scores import accuracy, row_nll
 from mixwell.metrics.tasks import REGRESSION, SINGLE
 from mixwell.metrics.temperature import MAX_TEMPERATURE, MIN_TEMPERATURE, fit_temperature
-from mixwell.training.probe import seen_elsewhere
+from mixwell.training.folds import seen_elsewhere
 
 # Fewer held-out rows than this say nothing about a temperature.
 LEAST_ROWS = 10
@@ -71,6 +71,17 @@ class HeldOut:
                 t = _bounded(fit_temperature(self.logits[rest], self.labels[rest], self.task))
                 made[out] = row_nll(self.logits[out] / t, self.labels[out], self.task)
         return made
+
+    def best_loss(self) -> float:
+        """Mean loss of the known rows after the temperature that fits them best."""
+        known = self.known()
+        if self.task == REGRESSION:
+            return float(self.losses().mean())
+        return float(self.losses(fit_temperature(self.logits[known], self.labels[known], self.task))[known].mean())
+
+    def applied_loss(self) -> float:
+        """Mean loss of the known rows after the temperature that would be applied."""
+        return float(self.losses(self.temperature()[0] or 1.0)[self.known()].mean())
 
     def temperature(self) -> tuple[float | None, str | None]:
         """The temperature, and what to say of it; 1 unless it lowers the loss of held-out parts beyond noise."""

@@ -6,8 +6,6 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from mixwell.metrics.measure import measure
 from mixwell.metrics.tasks import REGRESSION
 from mixwell.training import advice, probe
@@ -80,8 +78,7 @@ def learn(ready: Ready, folder: RunFolder, reporter: Reporter) -> Outcome:
             warnings.append(advice.NOT_ABOVE_PROBE)
         warnings += advice.about_training(fitted, settings)
     if settings.method == "contrastive":
-        if "validation" not in ready.rows:  # else it is tuned on all training rows already
-            base.tune(np.arange(len(base.y)), reporter)
+        base.deploy_tuned(reporter)
     elif frozen:
         base.deploy()
     elif ready.folds is not None:

@@ -6,6 +6,7 @@ Weights are read from safetensors only: a pickle can run code when it is loaded.
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -120,8 +121,6 @@ def check_folder(path: Path) -> None:
         check_safetensors(file)
     index = path / "model.safetensors.index.json"
     if index.is_file():
-        import json
-
         try:
             named = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
         except (ValueError, KeyError, AttributeError) as error:
@@ -208,13 +207,8 @@ def load(
 
 def _config_options(task: str, labels: Sequence[str]) -> dict[str, Any]:
     """What a task means for a config."""
-    if task == REGRESSION:
-        return {"num_labels": 1, "problem_type": PROBLEM_TYPES[task]}
-    return {
-        "id2label": dict(enumerate(labels)),
-        "label2id": {label: at for at, label in enumerate(labels)},
-        "problem_type": PROBLEM_TYPES[task],
-    }
+    names = {"id2label": dict(enumerate(labels)), "label2id": {label: number for number, label in enumerate(labels)}}
+    return {"problem_type": PROBLEM_TYPES[task], **({"num_labels": 1} if task == REGRESSION else names)}
 
 
 def _classifier(

@@ -51,5 +51,4 @@ def head_optimiser(model: Any, arguments: Any, times: float) -> Any:
 
 def tied(model: Any, weight: Any) -> bool:
     """Whether a weight is shared by several modules, which might not want it frozen."""
-    places = [name for name, each in model.named_parameters(remove_duplicate=False) if each is weight]
-    return len(places) > 1
+    return sum(other is weight for _, other in model.named_parameters(remove_duplicate=False)) > 1

@@ -108,7 +108,8 @@ def prepare(settings: TrainSettings, folder: RunFolder, reporter: Reporter, reco
         processes=processes(),
     )
     if settings.method == "contrastive":
-        chosen = dataclasses.replace(chosen, learning_rate=recipe.CONTRASTIVE_RATE * chosen.learning_rate)
+        rate = recipe.CONTRASTIVE_RATE * chosen.learning_rate
+        chosen = dataclasses.replace(chosen, learning_rate=rate, batch_size=recipe.CONTRASTIVE_BATCH)
     filled = recipe.fill_in(settings, chosen)
     ready = Ready(filled, found, loaded, rows, length, folds, notes, auto)
     ready.mixer = _try(ready, folder, trained)
@@ -117,9 +118,12 @@ def prepare(settings: TrainSettings, folder: RunFolder, reporter: Reporter, reco
 
 def _for_few_rows(settings: TrainSettings, data: TextData, loaded: LoadedModel, notes: list[str]) -> TrainSettings:
     """The method for too few rows to choose or calibrate by."""
-    pairs, mixing = recipe.FEW_ROWS_METHODS
-    if heads.is_pooled(loaded.model) and data.task == SINGLE and not has_pairs(data):
-        method, why = pairs, "learns from all pairs of texts"
+    by_pairs, mixing = recipe.FEW_ROWS_METHODS
+    if heads.is_pooled(loaded.model) and data.task == SINGLE:
+        if has_pairs(data):
+            method, why = "probe", "has the least to learn"
+        else:
+            method, why = by_pairs, "learns from pairs of rows"
     else:
         try:
             attach(loaded.model, mixing, **settings.method_options).detach()

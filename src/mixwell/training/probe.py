@@ -13,11 +13,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from sklearn.linear_model import LogisticRegression, Ridge
 
 from mixwell.metrics.scores import row_nll
 from mixwell.metrics.tasks import MULTI, REGRESSION, SINGLE
-from mixwell.metrics.temperature import fit_temperature
+from mixwell.training.held_out import HeldOut
 from mixwell.training.modeling_pooled import pool
 from mixwell.training.predict import outputs
 
@@ -54,7 +56,8 @@ class Probe:
 def fit_probe(x: Any, y: Any, task: str, classes: int, folds: Any = None, strength: float | None = None) -> Probe:
     """Fit a probe; the strength of its penalty is the one with the lowest loss on held-out folds.
 
-    For classes the loss is the NLL after a temperature, so that a strong penalty is not preferred for its caution.
+    For classes the loss is the NLL after the temperature that those folds would apply (`HeldOut.applied_loss`): where
+    rows are too few for a temperature, a strong penalty has to do its work.
 
     Args:
         x: (N, H) features.
@@ -69,52 +72,44 @@ def fit_probe(x: Any, y: Any, task: str, classes: int, folds: Any = None, streng
     if folds is not None:
         tried = STRENGTHS if strength is None else (strength,)
         held = _held_out(x, y, task, classes, np.asarray(folds), tried)
-        strength = min(held, key=lambda each: _loss(held[each], y, task, np.asarray(folds)))
+        strength = best_strength(
+            {s: HeldOut("out_of_fold", outputs, y, task, np.asarray(folds)) for s, outputs in held.items()}
+        )
     if strength is None:
         raise ValueError("fit_probe needs folds or a strength")
     path = [each for each in STRENGTHS if each < strength] + [strength]
     *_, (weight, bias) = _fits(x, y, task, classes, path[-2:])
-    made = Probe(weight, bias, strength, held.get(strength))
+    fitted = Probe(weight, bias, strength, held.get(strength))
     if folds is not None:
-        made.start_scale = humble_scale(made, x, y, task, folds)
-    return made
+        fitted.start_scale = humble_scale(fitted, x, y, task, folds)
+    return fitted
 
 
 def _held_out(x: Any, y: Any, task: str, classes: int, folds: Any, strengths: Sequence[float]) -> dict[float, Floats]:
     """For each strength the outputs (N, C) for rows that the fit did not see."""
-    made = {each: np.zeros((len(x), classes)) for each in strengths}
+    held = {strength: np.zeros((len(x), classes)) for strength in strengths}
     for fold in np.unique(folds):
         out = folds == fold
-        for strength, (weight, bias) in zip(strengths, _fits(x[~out], y[~out], task, classes, strengths)):
-            made[strength][out] = x[out] @ weight.T + bias
-    return made
+        for strength, values in outputs_by_strength(x[~out], y[~out], x[out], task, classes, strengths).items():
+            held[strength][out] = values
+    return held
 
 
-def _loss(outputs: Floats, y: Any, task: str, folds: Any) -> float:
-    if task == REGRESSION:
-        return float(((outputs[:, 0] - y) ** 2).mean())
-    known = seen_elsewhere(y, folds, task)
-    t = fit_temperature(outputs[known], y[known], task)
-    return float(row_nll(outputs[known] / t, y[known], task).mean())
+def outputs_by_strength(
+    x: Any, y: Any, others: Any, task: str, classes: int, strengths: Sequence[float] = STRENGTHS
+) -> dict[float, Floats]:
+    """For each strength the outputs (M, C) for other rows (M, H) of a probe that was fitted on x (N, H) and y."""
+    fits = _fits(x, y, task, classes, strengths)
+    return {strength: others @ weight.T + bias for strength, (weight, bias) in zip(strengths, fits)}
 
 
-def seen_elsewhere(y: Any, folds: Any, task: str) -> Any:
-    """Which rows have a class that other folds have too: (N,) bool.
-
-    A model that never saw a class can say nothing about it, and what it says must not decide a temperature.
-    """
-    known = np.ones(len(y), dtype=bool)
-    if task == SINGLE:
-        for fold in np.unique(folds):
-            out = folds == fold
-            known[out] = np.isin(y[out], y[~out])
-    return known if known.any() else np.ones(len(y), dtype=bool)
+def best_strength(held: dict[float, HeldOut]) -> float:
+    """The strength whose held-out rows have the lowest loss."""
+    return min(held, key=lambda strength: held[strength].applied_loss())
 
 
 def _fits(x: Any, y: Any, task: str, classes: int, strengths: Sequence[float]) -> Iterator[tuple[Floats, Floats]]:
     """Weight (C, H) and bias (C,) for each strength, ascending, with a row for classes that these rows lack too."""
-    from sklearn.linear_model import LogisticRegression, Ridge
-
     # The mean is taken off, so that the penalty acts on what differs between texts; it goes into the bias.
     centre = x.mean(axis=0)
     z = x - centre
@@ -141,8 +136,6 @@ def _fits(x: Any, y: Any, task: str, classes: int, strengths: Sequence[float]) -
 
 def _one_label(z: Any, yes: Any, strength: float) -> tuple[Floats, float]:
     """Weight (H,) and bias of one label of several."""
-    from sklearn.linear_model import LogisticRegression
-
     if yes.all() or not yes.any():
         share = (yes.sum() + 0.5) / (len(yes) + 1)
         return np.zeros(z.shape[1]), float(np.log(share / (1 - share)))
@@ -162,14 +155,14 @@ def features(model: Any, tokenizer: Any, rows: Any, batch_size: int = 64) -> NDA
 
     For a classifier with the head of its architecture they are the mean over the tokens of its encoder.
     """
-    if hasattr(model, "features"):
-        return outputs(model, tokenizer, rows, lambda batch: model.features(**batch)[0], batch_size=batch_size)
-    body = model.get_encoder() if model.config.is_encoder_decoder else model.base_model
 
-    def averaged(batch: Any) -> Any:
+    def pooled(batch: Any) -> Any:
+        if hasattr(model, "features"):
+            return model.features(**batch)[0]
+        body = model.get_encoder() if model.config.is_encoder_decoder else model.base_model
         return pool(body(**batch, return_dict=True)[0], batch.get("attention_mask"), "mean")
 
-    return outputs(model, tokenizer, rows, averaged, batch_size=batch_size)
+    return outputs(model, tokenizer, rows, pooled, batch_size=batch_size)
 
 
 def guess_rate(y: Any, task: str) -> float | None:
@@ -181,8 +174,6 @@ def guess_rate(y: Any, task: str) -> float | None:
 
 def put_into(layer: Any, probe: Probe, scale: float = 1.0) -> None:
     """Make a linear layer (C, H) the probe, with its outputs times a scale."""
-    import torch
-
     with torch.no_grad():
         layer.weight.copy_(torch.as_tensor(scale * probe.weight))
         layer.bias.copy_(torch.as_tensor(scale * probe.bias))
@@ -197,7 +188,7 @@ def humble_scale(probe: Probe, x: Any, y: Any, task: str, folds: Any) -> float:
     """
     if task == REGRESSION or probe.held_out is None:
         return 1.0
-    goal = _loss(probe.held_out, np.asarray(y), task, np.asarray(folds))
+    goal = HeldOut("out_of_fold", probe.held_out, np.asarray(y), task, np.asarray(folds)).best_loss()
     logits = probe.outputs(x)
     low, high = 0.0, 1.0
     if float(row_nll(logits, y, task).mean()) >= goal:

@@ -26,8 +26,10 @@ MOST_EPOCHS = 60
 # regression does the rest; where there are no single classes, mixing keeps a head from being too sure.
 FEW_ROWS = 100
 FEW_ROWS_METHODS = ("contrastive", "manifold")
-CONTRASTIVE_UPDATES = 80
-# Pairs alone, without a head that learns beside them, want gentle steps: this share of the learning rate.
+# Pairs alone, without a head that learns beside them, want many gentle steps: rows per update (two per pair), updates,
+# and this share of the learning rate.
+CONTRASTIVE_BATCH = 8
+CONTRASTIVE_UPDATES = 160
 CONTRASTIVE_RATE = 0.3
 # Weight of the pair loss beside the cross-entropy, and the fewest rows per class for it: with fewer, a batch has hardly
 # a pair of one class, and all that is left is pushing texts apart.
@@ -40,6 +42,8 @@ LEAST_FOLDED = 10
 # Below so many training rows, folds choose the epoch and the temperature; from there on a part is held out for that.
 FOLDS_BELOW = 1000
 FOLDS = 3
+# The first fold ends after so many epochs without a lower held-out loss, and the others are as long.
+FOLD_PATIENCE = 3
 # Below so many training rows the word embeddings stay as they are: most words are never seen in training.
 FROZEN_WORDS_BELOW = 5000
 # Small models need larger steps. (most parameters in millions, learning rate)

@@ -8,10 +8,12 @@ artefacts   metrics, model folder, predictions
 from __future__ import annotations
 
 import time
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from mixwell.training.artefacts import Illustrate, make_record, read_metrics, write_results
 from mixwell.training.learn import learn
@@ -19,7 +21,7 @@ from mixwell.training.prepare import prepare
 from mixwell.training.run_folder import RunFolder
 from mixwell.training.settings import TrainSettings
 from mixwell.training.trainer_errors import quiet_libraries
-from mixwell.utils.console import Reporter, make_reporter
+from mixwell.utils.console import make_reporter
 from mixwell.utils.environment import rank, versions
 from mixwell.utils.errors import OptionError, RunError
 from mixwell.utils.signals import stoppable
@@ -52,11 +54,7 @@ def train(settings: TrainSettings, *, quiet: bool = False, illustrate: Illustrat
         MixwellError: of some kind, for all that the user can put right.
     """
     settings.check_used()
-    reporter = make_reporter(quiet)
-    try:
-        return _run(settings, RunFolder(settings.run_folder()), reporter, None, illustrate)
-    finally:
-        reporter.end()
+    return _run(settings, RunFolder(settings.run_folder()), None, quiet, illustrate)
 
 
 def resume(path: str | Path, *, quiet: bool = False, illustrate: Illustrate | None = None) -> RunResult:
@@ -67,22 +65,17 @@ def resume(path: str | Path, *, quiet: bool = False, illustrate: Illustrate | No
     """
     folder = RunFolder(path)
     record = folder.read_record()
-    reporter = make_reporter(quiet)
-    try:
-        return _run(TrainSettings.from_dict(record["settings"]), folder, reporter, record, illustrate)
-    finally:
-        reporter.end()
+    return _run(TrainSettings.from_dict(record["settings"]), folder, record, quiet, illustrate)
 
 
 def _run(
     settings: TrainSettings,
     folder: RunFolder,
-    reporter: Reporter,
     record: dict[str, Any] | None,
+    quiet: bool,
     illustrate: Illustrate | None,
 ) -> RunResult:
-    import torch
-
+    """A new run, or one that goes on from its record."""
     settings.check()
     first, new = rank() == 0, record is None
     if record is None and first:
@@ -92,14 +85,15 @@ def _run(
             with folder.lock(new=False):
                 folder.remove_checkpoints()
         return RunResult(folder.path, read_metrics(folder.path), was_finished=True)
-    began = time.monotonic()
-    with quiet_libraries():
+    began, reporter = time.monotonic(), make_reporter(quiet)
+    with quiet_libraries(), ExitStack() as stack:
+        stack.callback(reporter.end)
         ready = prepare(settings, folder, reporter, record)
         with folder.lock(new=record is None) if first else nullcontext(), stoppable(folder.path):
             for note in ready.notes:
                 reporter.note(note)
             if record is None:
-                record = make_record(ready.settings, ready.data, ready.loaded, ready.mixer, ready.length, ready.notes)
+                record = make_record(ready)
                 record["auto"] = ready.auto  # the method that was chosen stands in the settings
                 if first:
                     folder.write_record(record)

@@ -12,6 +12,7 @@ RUN/metrics.json        written last: a run with it is finished
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import shutil
 from collections.abc import Iterator
@@ -31,25 +32,18 @@ _OURS: set[str] = set()  # folders locked by this process: a POSIX lock does not
 
 
 class RunFolder:
-    """A run folder by its path; nothing is touched until a method says so."""
+    """A run folder by its path; nothing is touched until a method says so.
+
+    Attributes:
+        path: the folder.
+        checkpoints: where the checkpoints are.
+        folds: where the folds that are over keep what they said, until the run is finished.
+        model: where the trained model is.
+    """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
-
-    @property
-    def checkpoints(self) -> Path:
-        """Where the checkpoints are."""
-        return self.path / "checkpoints"
-
-    @property
-    def folds(self) -> Path:
-        """Where the folds that are over keep what they said, until the run is finished."""
-        return self.path / "folds"
-
-    @property
-    def model(self) -> Path:
-        """Where the trained model is."""
-        return self.path / "model"
+        self.checkpoints, self.folds, self.model = (self.path / name for name in ("checkpoints", "folds", "model"))
 
     @property
     def finished(self) -> bool:
@@ -137,8 +131,8 @@ class RunFolder:
         """Remove what a run that did not begin to train has written; the lock goes with it."""
         for name in ("run.json", "splits.json"):
             (self.path / name).unlink(missing_ok=True)
-        shutil.rmtree(self.checkpoints, ignore_errors=True)
-        shutil.rmtree(self.folds, ignore_errors=True)
+        for folder in (self.checkpoints, self.folds):
+            shutil.rmtree(folder, ignore_errors=True)
 
     def finish(self, metrics: dict[str, Any], *, keep_checkpoints: bool) -> None:
         """Write metrics.json, the mark of a finished run, and then remove the checkpoints."""
@@ -154,25 +148,15 @@ class RunFolder:
 
 def _make(path: Path) -> list[Path]:
     """Make a folder and its parents; return those made, innermost first."""
-    made = []
-    folder = path
-    while not folder.exists():
-        made.append(folder)
-        folder = folder.parent
-    for folder in reversed(made):
+    missing = list(itertools.takewhile(lambda folder: not folder.exists(), (path, *path.parents)))
+    for folder in reversed(missing):
         folder.mkdir(exist_ok=True)
-    return made
+    return missing
 
 
 def _take(handle: Any, path: Path) -> None:
     """Lock an open file; raise `RunError` when another process has it."""
-    try:
-        taken = take_lock(handle.fileno())
-    except OSError as error:
-        raise RunError(
-            f"{path}: the file system gives no locks ({error.strerror}); choose another place with --output"
-        ) from error
-    if not taken:
+    if not take_lock(handle.fileno(), path):
         handle.seek(0)
         holder = handle.read().strip()
         named = f" ({holder})" if holder else ""

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from mixwell.training import recipe
 from mixwell.training.arguments import check_arguments
 from mixwell.training.heads import POOLINGS
-from mixwell.utils.errors import OptionError, RunError, nearest
+from mixwell.utils.errors import OptionError, RunError
+from mixwell.utils.options import check_choice, check_whole
 
 if TYPE_CHECKING:
     from mixwell.data import TextData
@@ -52,10 +53,8 @@ def setting(default: Any, help: str, group: str, *flags: str, text: bool = False
         *flags: on the command line, if they are not made of the name alone.
         text: read a text on the command line, whatever the type says.
     """
-    metadata = {"help": help, "group": group, "flags": flags, "text": text}
-    if isinstance(default, dict):
-        return field(default_factory=dict, metadata=metadata)
-    return field(default=default, metadata=metadata)
+    start: dict[str, Any] = {"default_factory": dict} if isinstance(default, dict) else {"default": default}
+    return field(**start, metadata={"help": help, "group": group, "flags": flags, "text": text})
 
 
 @dataclass
@@ -130,7 +129,9 @@ class TrainSettings:
     weight_decay: float = setting(0.01, "Weight decay of AdamW.", TRAINING)
     scheduler: str = setting("cosine", "How the learning rate falls: Trainer's name for it.", TRAINING)
     max_length: int = setting(256, "The most tokens per row.", MODEL)
-    patience: int = setting(5, "Epochs without a better validation metric before stopping; 0: never.", TRAINING)
+    patience: int = setting(
+        5, "Epochs without a better validation metric before stopping, at most 3 with folds; 0: never.", TRAINING
+    )
     best_metric: str = setting("loss", "Validation metric that chooses the epoch.", TRAINING)
     seed: int = setting(0, "Of head, order, dropout and mixing.", TRAINING)
     class_weights: str = setting("none", "none, or balanced by class frequency.", TRAINING)
@@ -148,36 +149,30 @@ class TrainSettings:
         """Raise `OptionError` for a value that cannot be used."""
         for name, least in (("epochs", 1), ("batch_size", 1), ("eval_batch_size", 1), ("max_length", 3),
                             ("patience", 0), ("save_steps", 1), ("seed", 0)):  # fmt: skip
-            value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
-                raise OptionError(f"{name} must be a whole number of at least {least}, got {value!r}")
-        if self.seed >= 2**32:
-            raise OptionError(f"seed must be below 2**32, got {self.seed}")
-        if self.learning_rate is not None and not 0 < self.learning_rate < 1:
-            raise OptionError(f"learning_rate must lie between 0 and 1, got {self.learning_rate}")
-        if self.head_rate is not None and not 0 < self.head_rate <= 1000:
-            raise OptionError(f"head_rate must be above 0 and at most 1000, got {self.head_rate}")
-        if self.pair_loss is not None and not 0 <= self.pair_loss <= 1000:
-            raise OptionError(f"pair_loss must be at least 0 and at most 1000, got {self.pair_loss}")
+            if getattr(self, name) is not None:
+                check_whole(getattr(self, name), name, least)
+        for name, fits, what in (
+            ("seed", self.seed < 2**32, "be below 2**32"),
+            ("learning_rate", self.learning_rate is None or 0 < self.learning_rate < 1, "lie between 0 and 1"),
+            ("head_rate", self.head_rate is None or 0 < self.head_rate <= 1000, "be above 0 and at most 1000"),
+            ("pair_loss", 0 <= (self.pair_loss or 0) <= 1000, "be at least 0 and at most 1000"),
+            ("weight_decay", 0 <= self.weight_decay < 1, "be at least 0 and below 1"),
+            ("warmup", 0 <= self.warmup < 1, "be a share of the steps, at least 0 and below 1"),
+        ):
+            if not fits:
+                raise OptionError(f"{name} must {what}, got {getattr(self, name)}")
         if self.pair_loss and self.mixing != "none":
             raise OptionError(
                 f"pair_loss goes with plain training, not with {self.mixing}: mixed rows have no one class"
             )
-        if not 0 <= self.weight_decay < 1:
-            raise OptionError(f"weight_decay must be at least 0 and below 1, got {self.weight_decay}")
-        if not 0 <= self.warmup < 1:
-            raise OptionError(f"warmup must be a share of the steps, at least 0 and below 1, got {self.warmup}")
         if self.class_weights not in ("none", "balanced"):
             raise OptionError(f"class_weights must be none or balanced, got {self.class_weights!r}")
         for name, why in (("total_steps", "training knows it"), ("loss_fn", "only the Python call attach takes it")):
             if name in self.method_options:
                 raise OptionError(f"method option {name!r} cannot be given here: {why}")
         for name, known in (("start", STARTS), ("rare", RARE), ("pooling", POOLINGS)):
-            value = getattr(self, name)
-            if value is not None and value not in known:
-                raise OptionError(
-                    f"{name} must be one of {', '.join(known)}, got {value!r}{nearest(str(value), known)}"
-                )
+            if getattr(self, name) is not None:
+                check_choice(getattr(self, name), name, known)
         if self.folds is not None:
             whole = isinstance(self.folds, int) and not isinstance(self.folds, bool)
             if not whole or self.folds < 0 or self.folds == 1 or self.folds > 100:

@@ -95,36 +95,28 @@ class TerminalReporter(PlainReporter):
     def _print(self, text: str) -> None:
         self._console.print(text, markup=False, highlight=False)
 
-    def rows(self, doing: str, done: int, total: int | None = None) -> None:
-        """See `Reporter`."""
+    def _start_bar(self, *more: str) -> None:
+        """Show a bar of tasks; `more` are texts about each, behind its numbers."""
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+        texts = [TextColumn(text) for text in ("{task.description}", *more)]
+        columns = (texts[0], BarColumn(), MofNCompleteColumn(), *texts[1:], TimeRemainingColumn())
+        self._bar = Progress(*columns, console=self._console, transient=True)
+        self._bar.start()
+
+    def rows(self, doing: str, done: int, total: int | None = None) -> None:
+        """See `Reporter`."""
         if self._bar is None:
-            self._bar = Progress(
-                TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
-                console=self._console, transient=True,
-            )  # fmt: skip
-            self._bar.start()
+            self._start_bar()
         if doing not in self._rows:
             self._rows[doing] = self._bar.add_task(doing, total=total)
         self._bar.update(self._rows[doing], completed=done, total=total)
 
     def begin(self, steps: int, done: int) -> None:
         """See `Reporter`."""
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
         self.end()
-        self._bar = Progress(
-            TextColumn("training"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("loss {task.fields[loss]}"),
-            TimeRemainingColumn(),
-            console=self._console,
-            transient=True,
-        )
-        self._task = self._bar.add_task("", total=steps, completed=done, loss="-")
-        self._bar.start()
+        self._start_bar("loss {task.fields[loss]}")
+        self._task = self._bar.add_task("training", total=steps, completed=done, loss="-")
 
     def step(self, done: int, loss: float | None) -> None:
         """See `Reporter`."""
@@ -164,7 +156,5 @@ def epoch_line(row: dict[str, Any]) -> str:
 
 def clock(seconds: float) -> str:
     """Seconds as minutes and seconds, or hours."""
-    whole = round(seconds)
-    if whole < 3600:
-        return f"{whole // 60}:{whole % 60:02d}"
-    return f"{whole // 3600}:{whole % 3600 // 60:02d}:{whole % 60:02d}"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes}:{rest:02d}" if minutes < 60 else f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"

@@ -37,6 +37,13 @@ def make_folder(path: str | os.PathLike[str]) -> Path:
     return Path(path)
 
 
+def _share(path: Path, mode: int) -> None:
+    """Give a temporary file or folder, which is private, the rights that open() or mkdir() would have given."""
+    umask = os.umask(0)
+    os.umask(umask)
+    os.chmod(path, mode & ~umask)
+
+
 @contextlib.contextmanager
 def atomic_path(target: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield a temporary path beside `target`; on success it is flushed and renamed onto `target`.
@@ -62,10 +69,7 @@ def atomic_path(target: str | os.PathLike[str]) -> Iterator[Path]:
         yield temporary
         with open(temporary, "rb+") as stream:
             os.fsync(stream.fileno())
-        # mkstemp makes private files; give what open() would have given.
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(temporary, 0o666 & ~umask)
+        _share(temporary, 0o666)
         os.replace(temporary, target)
     finally:
         temporary.unlink(missing_ok=True)
@@ -73,8 +77,7 @@ def atomic_path(target: str | os.PathLike[str]) -> Iterator[Path]:
 
 def write_text(target: str | os.PathLike[str], text: str) -> None:
     """Write `text` to `target` atomically, as UTF-8."""
-    with atomic_path(target) as path:
-        path.write_text(text, encoding="utf-8")
+    write_bytes(target, text.encode("utf-8"))
 
 
 def write_bytes(target: str | os.PathLike[str], data: bytes) -> None:
@@ -106,15 +109,13 @@ def atomic_folder(target: str | os.PathLike[str]) -> Iterator[Path]:
     temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.tmp-", dir=target.parent))
     try:
         yield temporary
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(temporary, 0o777 & ~umask)
+        _share(temporary, 0o777)
+        aside = None
         if target.exists():
             aside = Path(tempfile.mkdtemp(prefix=f".{target.name}.old-", dir=target.parent))
             os.replace(target, aside / target.name)
-            os.replace(temporary, target)
+        os.replace(temporary, target)
+        if aside is not None:
             shutil.rmtree(aside, ignore_errors=True)
-        else:
-            os.replace(temporary, target)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)

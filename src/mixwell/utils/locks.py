@@ -42,18 +42,20 @@ else:
 _BEHIND = 1 << 40  # far behind the content, which others may read meanwhile
 
 
-def take_lock(handle: int, place: int = _BEHIND) -> bool:
+def take_lock(handle: int, path: Path, place: int = _BEHIND) -> bool:
     """Try to lock one byte of an open file; False when another process has it.
 
     Raises:
-        OSError: the file system has no locks.
+        RunError: the file system has no locks; the message names `path`.
     """
     try:
         _lock(handle, place)
     except OSError as error:
         if error.errno in (errno.EACCES, errno.EAGAIN, errno.EDEADLK):
             return False
-        raise
+        raise RunError(
+            f"{path}: the file system gives no locks ({error.strerror}); choose another place with --output"
+        ) from error
     return True
 
 
@@ -93,23 +95,16 @@ class CellLocks:
         if key in self._held:
             return False
         assert self._handle is not None
-        try:
-            taken = take_lock(self._handle, _place(key))
-        except OSError as error:
-            raise RunError(
-                f"{self.path}: the file system gives no locks ({error.strerror}); choose another place with --output"
-            ) from error
+        taken = take_lock(self._handle, self.path, _place(key))
         if taken:
             self._held.add(key)
         return taken
 
     def release(self, key: str) -> None:
         """Let a run go."""
-        if key not in self._held:
-            return
-        self._held.discard(key)
-        assert self._handle is not None
-        _unlock(self._handle, _place(key))
+        if key in self._held and self._handle is not None:
+            self._held.discard(key)
+            _unlock(self._handle, _place(key))
 
 
 def _place(key: str) -> int:

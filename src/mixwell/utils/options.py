@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import re
 import types
 import typing
+from collections.abc import Sequence
 from typing import Any
 
 from mixwell.utils.errors import OptionError, nearest
 
 _TRUTH = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+
+
+def check_whole(value: object, name: str, least: int) -> None:
+    """Raise `OptionError` unless an option is a whole number of at least `least`."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise OptionError(f"{name} must be a whole number of at least {least}, got {value!r}")
+
+
+def check_choice(value: object, name: str, known: Sequence[str]) -> None:
+    """Raise `OptionError` unless an option is one of the known words."""
+    if value not in known:
+        raise OptionError(f"{name} must be one of {', '.join(known)}, got {value!r}{nearest(str(value), known)}")
 
 
 def typed_options(pairs: list[str], owner: Any, what: str) -> dict[str, Any]:
@@ -44,14 +58,11 @@ def typed_value(text: str, hint: Any) -> Any:
     """Read a text as a value of a type; raise ValueError when it is none."""
     origin, inside = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
-        kinds = sorted(inside, key=lambda kind: _rank(kind))
-        if type(None) in kinds and text.lower() in ("none", "null", ""):
+        if type(None) in inside and text.lower() in ("none", "null", ""):
             return None
-        for kind in (kind for kind in kinds if kind is not type(None)):
-            try:
+        for kind in sorted((kind for kind in inside if kind is not type(None)), key=_rank):
+            with contextlib.suppress(ValueError, TypeError):
                 return typed_value(text, kind)
-            except (ValueError, TypeError):
-                continue
         raise ValueError(text)
     if hint is bool:
         return _TRUTH[text.lower()] if text.lower() in _TRUTH else _fail(text)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 
@@ -32,23 +32,14 @@ class StopSignal:
     def __init__(self) -> None:
         self.number: int | None = None
 
-    @contextlib.contextmanager
-    def watching(self) -> Iterator[StopSignal]:
+    def watching(self) -> contextlib.AbstractContextManager[None]:
         """Watch inside; does nothing in threads, where Python has no signals."""
-        if threading.current_thread() is not threading.main_thread():
-            yield self
-            return
-        before = {number: signal.signal(number, self._heard) for number in SIGNALS}
-        try:
-            yield self
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+        return _handled_by(self._heard)
 
     def _heard(self, number: int, frame: FrameType | None) -> None:
         self.number = number
-        for each in SIGNALS:
-            signal.signal(each, signal.default_int_handler if each == signal.SIGINT else signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
     def agreed(self) -> int | None:
         """The signal that any of the processes heard; all of them must ask at the same step."""
@@ -64,7 +55,20 @@ class StopSignal:
 
 
 @contextlib.contextmanager
-def stoppable(path: Path) -> Iterator[None]:
+def _handled_by(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Give Ctrl-C and SIGTERM to a handler inside; does nothing in threads, where Python has no signals."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, handler) for number in SIGNALS}
+    try:
+        yield
+    finally:
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
+
+
+def stoppable(path: Path) -> contextlib.AbstractContextManager[None]:
     """Let Ctrl-C and SIGTERM end what happens inside at once, and say how to go on with the run.
 
     For what is not training: `StopSignal` takes over there, to write a checkpoint first.
@@ -74,12 +78,4 @@ def stoppable(path: Path) -> Iterator[None]:
         name = signal.Signals(number).name
         raise Interrupted(f"stopped by {name}; continue with `mixwell train --resume {path}`", number)
 
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.signal(number, stop) for number in SIGNALS}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    return _handled_by(stop)

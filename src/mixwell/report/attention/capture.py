@@ -7,20 +7,20 @@ and its partner, each the other's partner; the attention of the text's row is ke
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.nn.utils.rnn import pad_sequence
 
 from mixwell.core.checks import check_attachable
 from mixwell.core.layout import find_points
 from mixwell.core.mixer import Mixer
 from mixwell.core.model import training_flags
 from mixwell.methods import build
+from mixwell.report.attention.choice import LAM, LAMS, METHODS, PARTNER, check_texts, parse_lams, parse_methods
 from mixwell.report.attention.data import PLAIN, Attention, AttentionView
-from mixwell.report.attention.options import LAM, LAMS, METHODS, PARTNER, check_texts, parse_lams, parse_methods
 from mixwell.report.attention.recorder import Recorder, recording
 from mixwell.utils.errors import MixwellError, OptionError, UnsupportedModelError
 
@@ -63,8 +63,14 @@ def capture(
     """
     names, weights = parse_methods(methods), parse_lams(lam, lams)
     check_texts(text, text_b, partner, partner_b)
-    own, other = _pair(text, text_b), _pair(partner or PARTNER, partner_b)
-    points = _text_points(loaded.model)
+    own, other = (
+        tuple(part for part in pair if part is not None) for pair in ((text, text_b), (partner or PARTNER, partner_b))
+    )
+    points = find_points(loaded.model)
+    if points.modality != "text":
+        raise UnsupportedModelError(
+            f"{type(loaded.model).__name__} reads {points.modality}s; mixwell attention draws texts: name a text model"
+        )
     batch = _tokenise(loaded, own, other)
     plain, views, positions = _views(loaded.model, names, weights, points, batch)
     neurons = all(view.queries is not None for view in (plain, *views.values()))
@@ -101,19 +107,6 @@ def _notes(loaded: LoadedModel, points: Any, partner_chosen_here: bool, neurons:
             f"position bias, or has an attention of its own): there is no view of neurons"
         )
     return notes
-
-
-def _pair(text: str, text_b: str | None) -> tuple[str, ...]:
-    return (text,) if text_b is None else (text, text_b)
-
-
-def _text_points(model: Any) -> Any:
-    points = find_points(model)
-    if points.modality != "text":
-        raise UnsupportedModelError(
-            f"{type(model).__name__} reads {points.modality}s; mixwell attention draws texts: name a text model"
-        )
-    return points
 
 
 # --- the batch -------------------------------------------------------------------------------------------------------
@@ -156,37 +149,23 @@ class _Batch:
 def _tokenise(loaded: LoadedModel, own: tuple[str, ...], other: tuple[str, ...]) -> _Batch:
     """The batch of a text and its partner; raises `OptionError` if one is too long to be drawn."""
     tokenizer = loaded.tokenizer
-    rows = [_encode(tokenizer, own), _encode(tokenizer, other)]
+    rows = [dict(tokenizer(*texts, return_attention_mask=True)) for texts in (own, other)]
     most = min(MOST_TOKENS, loaded.longest)
-    for name, row in zip(("TEXT", "--partner"), rows):
-        if len(row["input_ids"]) > most:
-            raise OptionError(
-                f"{name} has {len(row['input_ids'])} tokens; pictures of attention can be read up to {most}: shorten it"
-            )
+    for name, texts, row in zip(("TEXT", "--partner"), (own, other), rows):
+        count = len(row["input_ids"])
+        if not count:
+            raise OptionError(f"the tokenizer makes no token of {texts[0]!r}; give another text")
+        if count > most:
+            raise OptionError(f"{name} has {count} tokens; pictures of attention can be read up to {most}: shorten it")
     device = next(loaded.model.parameters()).device
-    return _Batch(tokenizer, rows[0]["input_ids"], rows[1]["input_ids"], _padded(rows, tokenizer, device))
-
-
-def _encode(tokenizer: Any, texts: tuple[str, ...]) -> dict[str, list[int]]:
-    encoded = tokenizer(*texts)
-    if not encoded["input_ids"]:
-        raise OptionError(f"the tokenizer makes no token of {texts[0]!r}; give another text")
-    return {name: list(values) for name, values in encoded.items()}
-
-
-def _padded(rows: list[dict[str, list[int]]], tokenizer: Any, device: Any) -> dict[str, Any]:
-    """Pad two rows at their ends, whatever side the tokenizer prefers: positions then count from the text's start."""
-    longest = max(len(row["input_ids"]) for row in rows)
-    fill = {"input_ids": tokenizer.pad_token_id or 0}
-    names = [name for name in rows[0] if name in ("input_ids", "attention_mask", "token_type_ids")]
-    inputs = {
-        name: torch.tensor([row[name] + [fill.get(name, 0)] * (longest - len(row[name])) for row in rows]).to(device)
-        for name in names
-    }
-    if "attention_mask" not in inputs:
-        positions = torch.arange(longest)
-        inputs["attention_mask"] = torch.stack([(positions < len(row["input_ids"])).long() for row in rows]).to(device)
-    return inputs
+    inputs = {}
+    for name in ("input_ids", "attention_mask", "token_type_ids"):
+        if name in rows[0]:
+            # At their ends, whatever side the tokenizer prefers: positions then count from the text's start.
+            fill = float(tokenizer.pad_token_id or 0) if name == "input_ids" else 0.0
+            values = [torch.tensor(row[name]) for row in rows]
+            inputs[name] = pad_sequence(values, batch_first=True, padding_value=fill).to(device)
+    return _Batch(tokenizer, rows[0]["input_ids"], rows[1]["input_ids"], inputs)
 
 
 # --- the forwards ----------------------------------------------------------------------------------------------------
@@ -197,33 +176,20 @@ def _views(
 ) -> tuple[AttentionView, dict[tuple[str, float | None], AttentionView], tuple[int | None, ...]]:
     """The plain view, those of all methods and lams, and the partner's position that is mixed into each position."""
     views: dict[tuple[str, float | None], AttentionView] = {}
-    plain: AttentionView | None = None
     positions: tuple[int | None, ...] | None = None
     for name in dict.fromkeys((PLAIN, *names)):
         try:
-            with _attached(model, name, points) as mixer:
+            check_attachable(model)
+            with Mixer(model, build(name, {}), points) as mixer:
                 has_lam = mixer.method.has_lam and mixer.method.mixes
                 for lam in weights if has_lam else (None,):
-                    recorder = _forward(mixer, batch, lam)
-                    view = _view(mixer, recorder, batch, lam)
-                    if name == PLAIN:
-                        plain = view
+                    view = views[name, lam] = _view(mixer, _forward(mixer, batch, lam), batch, lam)
                     if view.mixes and positions is None:
                         positions = _partner_positions(mixer, batch)
-                    if name in names:
-                        views[name, lam] = view
         except MixwellError as error:
             raise type(error)(f"--methods {name}: {error}") from error
-    assert plain is not None
-    return plain, views, positions or _same_positions(batch)
-
-
-@contextlib.contextmanager
-def _attached(model: Any, name: str, points: Any) -> Iterator[Mixer]:
-    """Attach a method to points that were found before."""
-    check_attachable(model)
-    with Mixer(model, build(name, {}), points) as mixer:
-        yield mixer
+    wanted = {key: view for key, view in views.items() if key[0] in names}
+    return views[PLAIN, None], wanted, positions or _where(batch.inputs["attention_mask"][1])
 
 
 def _forward(mixer: Mixer, batch: _Batch, lam: float | None) -> Recorder:
@@ -300,16 +266,14 @@ def _partner_positions(mixer: Mixer, batch: _Batch) -> tuple[int | None, ...]:
     # Partners are shifted in causal stacks only; the decoder of an encoder-decoder model is not shown.
     causal = mixer.points.get("block")[first].causal
     if plan is None or plan.shift is None or plan.shift_mask is None or not causal:
-        real = batch.inputs["attention_mask"][1].bool().tolist()
-        return tuple(position if known else None for position, known in enumerate(real))
-    places, there = plan.shift[0].tolist(), plan.shift_mask[0].tolist()
-    return tuple(position if known else None for position, known in zip(places, there))
+        return _where(batch.inputs["attention_mask"][1])
+    return _where(plan.shift_mask[0], plan.shift[0].tolist())
 
 
-def _same_positions(batch: _Batch) -> tuple[int | None, ...]:
-    """Each position with the same one of the partner, where nothing is mixed."""
-    longest = batch.inputs["input_ids"].shape[1]
-    return tuple(position if position < len(batch.partner_ids) else None for position in range(longest))
+def _where(mask: Any, positions: Sequence[int] | None = None) -> tuple[int | None, ...]:
+    """Positions (by default each its own) where a mask (T,) is set, else None."""
+    positions = range(len(mask)) if positions is None else positions
+    return tuple(position if known else None for position, known in zip(positions, mask.tolist()))
 
 
 def _no_weights(mixer: Mixer, why: str = "") -> str:

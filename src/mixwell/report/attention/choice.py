@@ -1,7 +1,12 @@
-"""What a picture of attention shows, and what a page shows first: view, block, head, word and lam."""
+"""What the options of `mixwell attention` choose.
+
+Texts, methods and lams can be checked before a model is loaded; view, block, head and word say what a picture shows,
+and what a page shows first.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mixwell.report.attention.data import Attention, distance
@@ -11,6 +16,70 @@ from mixwell.utils.errors import OptionError, UnsupportedModelError, nearest
 VIEWS = {"lines": "Lines", "word": "One word", "neurons": "Neurons", "graph": "Graph"}
 THRESHOLD = 0.1
 PAPER_BLOCK = 3  # the block of the paper's Figures 4 to 6, counted from 0
+METHODS = ("none", "amplify", "embedmix")
+LAMS = (1.0, 0.9, 0.8, 0.7, 0.5)
+LAM = 0.8
+PARTNER = "the parcel arrived two days late and the box was broken"  # an everyday sentence, if none is given
+
+
+def parse_lams(lam: float, lams: str | Sequence[float]) -> tuple[float, ...]:
+    """The weights to capture: `lam` and the listed ones, each once, descending.
+
+    Args:
+        lam: the chosen one.
+        lams: numbers, or a list of them with commas.
+
+    Raises:
+        OptionError: one is no number in [0, 1].
+    """
+    weights = [("--lam", float(lam))]
+    for item in lams.split(",") if isinstance(lams, str) else lams:
+        if text := str(item).strip():
+            try:
+                weights.append(("--lams", float(text)))
+            except ValueError:
+                raise OptionError(f"--lams: {text!r} is not a number; write for example 1.0,0.8,0.5") from None
+    for option, value in weights:
+        if not 0 <= value <= 1:  # also refuses nan
+            words = "lam is the share of itself that a text keeps and must lie between 0 and 1"
+            raise OptionError(f"{option} {value:g}: {words}")
+    return tuple(sorted({value for _, value in weights}, reverse=True))
+
+
+def parse_methods(names: str | Sequence[str]) -> tuple[str, ...]:
+    """The names of methods, each once.
+
+    Args:
+        names: names, or a list of them with commas.
+
+    Raises:
+        OptionError: one is unknown, or there is none.
+    """
+    from mixwell.methods import method_class  # imports torch
+
+    parts = names.split(",") if isinstance(names, str) else names
+    methods = tuple(dict.fromkeys(name.strip() for name in parts if name.strip()))
+    if not methods:
+        raise OptionError("--methods names no method; write for example none,amplify,embedmix")
+    for name in methods:
+        try:
+            method_class(name)
+        except OptionError as error:
+            raise OptionError(f"--methods: {error}") from None
+    return methods
+
+
+def check_texts(
+    text: str, text_b: str | None, partner: str | None, partner_b: str | None
+) -> tuple[str, str | None, str | None, str | None]:
+    """Return the texts as they are, or raise `OptionError` if one has no word or the first of a pair is missing."""
+    named = {"TEXT": text, "TEXT_B": text_b, "--partner": partner, "--partner-b": partner_b}
+    for name, value in named.items():
+        if value is not None and not value.strip():
+            raise OptionError(f"{name} is empty; give at least one word")
+    if partner is None and partner_b is not None:
+        raise OptionError("--partner-b is given without --partner: give both texts of the pair")
+    return text, text_b, partner, partner_b
 
 
 @dataclass(frozen=True)

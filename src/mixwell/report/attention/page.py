@@ -18,15 +18,7 @@ def page(attention: Attention, choice: Choice) -> str:
         attention: the captures.
         choice: what it shows first.
     """
-    return render(
-        "attention.html.j2", scripts=("attention.js",), styles=("attention.css",), **prepare(attention, choice)
-    )
-
-
-def prepare(attention: Attention, choice: Choice) -> dict[str, Any]:
-    """What the template shows, as plain values."""
-    names = VIEWS if attention.neurons else {key: name for key, name in VIEWS.items() if key != "neurons"}
-    return {
+    values = {
         "text": attention.text,
         "partner": attention.partner,
         "model": attention.model,
@@ -35,16 +27,15 @@ def prepare(attention: Attention, choice: Choice) -> dict[str, Any]:
         "blocks": len(attention.heads),
         "heads": max(attention.heads),
         "tokens": attention.tokens,
-        "partner_tokens": [
-            attention.partner_token(position) or "" for position in range(len(attention.partner_positions))
-        ],
+        "partner_tokens": [attention.partner_token(n) or "" for n in range(len(attention.partner_positions))],
         "lams": [lam_text(lam) for lam in attention.lams],
-        "names": names,
+        "names": {key: name for key, name in VIEWS.items() if key != "neurons" or attention.neurons},
         "start": choice,
         "notes": attention.notes,
         "command": _command(attention),
         "data": as_json(_script_data(attention, choice)),
     }
+    return render("attention.html.j2", scripts=("attention.js",), styles=("attention.css",), **values)
 
 
 def _script_data(attention: Attention, choice: Choice) -> dict[str, Any]:

@@ -1,21 +1,53 @@
-"""Pictures of attention under mixing, as SVG or PNG: a panel for each method, drawn by matplotlib."""
+"""Attention under mixing as a file: a page, or a picture as SVG or PNG with a panel for each method, by matplotlib."""
 
 from __future__ import annotations
 
 import io
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mixwell.report.attention.choice import THRESHOLD, Choice
+from mixwell.report.attention.choice import THRESHOLD, Choice, check_view
 from mixwell.report.attention.data import PLAIN, Attention, AttentionView, difference, distance
-from mixwell.report.attention.page import lam_text
+from mixwell.report.attention.page import lam_text, page
 from mixwell.report.plots import BLACK, BLUE, GREY, ORANGE, figure
+from mixwell.utils.errors import OptionError
+from mixwell.utils.files import write_bytes
 
 if TYPE_CHECKING:
     import numpy as np
 
+KINDS = ("html", "svg", "png")
 _LONGEST_NAME = 14
+
+
+def kind_of(output: str, view: str = "lines") -> str:
+    """The kind of file that a name asks for: `html`, `svg` or `png`.
+
+    Raises:
+        OptionError: another ending, or no such view.
+    """
+    check_view(view)
+    kind = Path(output).suffix.lower().lstrip(".")
+    kind = "html" if kind == "htm" else kind
+    if kind not in KINDS:
+        raise OptionError(f"--output {output}: the name must end in {', '.join('.' + name for name in KINDS)}")
+    return kind
+
+
+def write(output: str, kind: str, attention: Attention, choice: Choice) -> int:
+    """Write a page or a picture; return its size in bytes.
+
+    Args:
+        output: the file.
+        kind: of `kind_of`.
+        attention: the captures.
+        choice: what it shows.
+    """
+    data = page(attention, choice).encode() if kind == "html" else picture(attention, choice, kind)
+    write_bytes(output, data)
+    return len(data)
 
 
 def picture(attention: Attention, choice: Choice, kind: str) -> bytes:
@@ -133,7 +165,7 @@ def _draw_lines(
 def _draw_word(panel: Any, attention: Attention, view: AttentionView, choice: Choice, most: float) -> None:
     row = _weights(view, choice)[choice.word]
     views = [attention.view(name, choice.lam) for name in attention.methods]
-    most = max(float(_weights(each, choice)[choice.word].max()) for each in views)
+    most = max(float(_weights(other, choice)[choice.word].max()) for other in views)
     _draw_lines(panel, attention, view, choice, most, only=choice.word)
     for j, weight in enumerate(row):
         panel.barh(-j, float(weight) / most, left=1.75, height=0.62, color=BLUE)
@@ -145,9 +177,9 @@ def _draw_neurons(panel: Any, attention: Attention, view: AttentionView, choice:
     import numpy as np
     from matplotlib.colors import LinearSegmentedColormap
 
-    assert view.queries is not None and view.keys is not None and view.scale is not None
-    query = view.queries[choice.block][choice.head][choice.word]
-    keys = view.keys[choice.block][choice.head]
+    assert view.scale is not None
+    vectors, products = _strips(view, choice)
+    query, keys = vectors[0], vectors[1:]
     weights = _weights(view, choice)[choice.word]
     scores = keys @ query * view.scale[choice.block]
     colours = LinearSegmentedColormap.from_list("signed", [ORANGE, "#FFFFFF", BLUE])
@@ -169,7 +201,7 @@ def _draw_neurons(panel: Any, attention: Attention, view: AttentionView, choice:
         row = j + 1
         panel.text(-0.03, -row, name, ha="right", va="center", fontsize=9, color=colour)
         strip(keys[j], 0, row, bounds[0])
-        strip(query * keys[j], 1.1, row, bounds[1])
+        strip(products[j], 1.1, row, bounds[1])
         panel.text(2.5, -row, f"{scores[j]:.2f}", ha="right", va="center", fontsize=8)
         panel.barh(-row, 0.45 * float(weights[j]), left=2.6, height=0.6, color=BLUE)
         panel.text(2.63 + 0.45 * float(weights[j]), -row, f"{weights[j]:.3f}", ha="left", va="center", fontsize=8)
