@@ -16,7 +16,7 @@ from test_training import BASE, calm, make_model, rows, write_csv  # noqa: F401
 
 from mixwell.compare import grid as grids
 from mixwell.compare import records as records_module
-from mixwell.compare import tables
+from mixwell.compare import references, tables
 from mixwell.compare.cell import Cache, run_cell
 from mixwell.compare.engines import inline, worker
 from mixwell.compare.engines.base import Failed, Finished, Started
@@ -488,6 +488,9 @@ def test_threads_and_devices() -> None:
     environment: dict[str, str] = {}
     worker.set_threads(environment, 1)
     assert environment["OMP_NUM_THREADS"] == "1" and environment["TOKENIZERS_PARALLELISM"] == "false"
+    environment = {"MALLOC_MMAP_MAX_": "7"}
+    worker.set_allocator(environment)  # what the user has set stays
+    assert environment == {"MALLOC_MMAP_MAX_": "7", "MALLOC_TRIM_THRESHOLD_": "68719476736"}
     for number, device in ((0, "4"), (1, "5"), (2, "4")):
         environment = {"CUDA_VISIBLE_DEVICES": "4,5"}
         worker.set_device(environment, number, 2)
@@ -672,6 +675,30 @@ def test_what_needs_no_fine_tuning_is_a_row_too(place: Path, tmp_path: Path, tas
     for name in ("probe", "tfidf"):
         test = found[name].result["test"]["before"]
         assert test.get("accuracy", test.get("micro_f1", 1 - test.get("mse", 0))) > 0.6
+
+
+def test_features_of_held_out_rows_are_made_once(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For all seeds and samples of a data set, and with the same outputs to the bit."""
+    calls: list[int] = []
+
+    def counted(loaded: Any, rows: Any, *args: Any, **options: Any) -> Any:
+        calls.append(len(rows))
+        return made(loaded, rows, *args, **options)
+
+    made = references.frozen_features
+    monkeypatch.setattr(references, "frozen_features", counted)
+    grid = make_grid(place, seeds=3, fractions=[0.5], methods=["amplify"], references=True)
+    probes = [cell for cell in plan(grid) if cell.label == "probe"]
+    cache = Cache()
+    results = [run_cell(cell, cache) for cell in probes]
+    assert sorted(calls) == sorted([9, 18, *(cell_rows(cell) for cell in probes)])  # validation and test once
+    fresh = run_cell(probes[-1], Cache())
+    for name, array in fresh.outputs.items():
+        assert array.tobytes() == results[-1].outputs[name].tobytes()
+
+
+def cell_rows(cell: CellSpec) -> int:
+    return cell.sample.of(cell.source.load()).train.num_rows
 
 
 def test_a_comparison_needs_held_out_rows_and_a_head_that_can_start(place: Path) -> None:
