@@ -212,7 +212,7 @@ def test_unknown_classes_and_tasks(place: Path, tmp_path: Path) -> None:  # noqa
     strange = write_csv(tmp_path / "strange.csv", [("a film", "so-so"), ("a plot", "pos")])
     with pytest.raises(DataError, match="label 'so-so' of test news is no class of the training data"):
         plan(make_grid(place, tests={"news": str(strange)}))
-    numbers = write_csv(tmp_path / "numbers.csv", [(text, "0.5") for text, _ in rows(90)])
+    numbers = write_csv(tmp_path / "numbers.csv", [(text, f"{at % 7 / 2}") for at, (text, _) in enumerate(rows(90))])
     for change, message in (({"label_noise": 0.2}, "label_noise needs"), ({"ood": str(strange)}, "ood needs classes")):
         with pytest.raises(OptionError, match=message):
             plan(make_grid(place, data=str(numbers), task="regression", **change))
