@@ -264,12 +264,8 @@ def test_marks_only_where_they_cannot_mislead(place, tmp_path):  # noqa: F811
     line = dict(zip(tables.header(group), tables.table_line(group, "amplify")))
     assert "+" not in line["NLL"] and "-" not in line["NLL"] and "+" not in line["ECE %"]
     board = export.prepare(summary)["board"]
-    marked = {
-        head.name
-        for row in board["rows"]
-        for head, cell in zip(board["heads"], row["cells"])
-        if cell.kind in (BETTER, WORSE)
-    }
+    cells = [pair for row in board["rows"] for pair in zip(board["heads"], row["cells"])]
+    marked = {head.name for head, cell in cells if cell.kind in (BETTER, WORSE)}
     assert marked <= {"accuracy %", "AURC", "NLL after T"}
 
 
