@@ -16,7 +16,7 @@ from test_training import BASE, calm, make_model, rows, write_csv  # noqa: F401
 
 from mixwell.compare import grid as grids
 from mixwell.compare import records as records_module
-from mixwell.compare import tables
+from mixwell.compare import references, tables
 from mixwell.compare.cell import Cache, run_cell
 from mixwell.compare.engines import inline, worker
 from mixwell.compare.engines.base import Failed, Finished, Started
@@ -27,6 +27,7 @@ from mixwell.compare.records import CellResult, CorruptRecord, Records
 from mixwell.compare.run import run
 from mixwell.compare.schedule import execute
 from mixwell.compare.spec import CellSpec, DataSource, Sample, candidate, chosen_test_rows
+from mixwell.compare.stats.learned import GUESSING
 from mixwell.compare.summary import TEMPERATURE, read_summary, seed_result
 from mixwell.report import compare as export
 from mixwell.utils.errors import MixwellError, OptionError, RunError
@@ -487,6 +488,9 @@ def test_threads_and_devices() -> None:
     environment: dict[str, str] = {}
     worker.set_threads(environment, 1)
     assert environment["OMP_NUM_THREADS"] == "1" and environment["TOKENIZERS_PARALLELISM"] == "false"
+    environment = {"MALLOC_MMAP_MAX_": "7"}
+    worker.set_allocator(environment)  # what the user has set stays
+    assert environment == {"MALLOC_MMAP_MAX_": "7", "MALLOC_TRIM_THRESHOLD_": "68719476736"}
     for number, device in ((0, "4"), (1, "5"), (2, "4")):
         environment = {"CUDA_VISIBLE_DEVICES": "4,5"}
         worker.set_device(environment, number, 2)
@@ -525,13 +529,15 @@ def test_summary(told: Records) -> None:
     assert [group.title.split(", ")[1] for group in summary.groups] == ["50 % of train", "all of train"]
     for group in summary.groups:
         assert group.comparison is not None and group.comparison.baseline == "none" and len(group.seeds) == 3
-        assert set(group.methods) == {"none", TEMPERATURE, "none[label_smoothing=0.1]", "amplify", "tmix[alpha=0.5]"}
+        trained = {"none", "none[label_smoothing=0.1]", "amplify", "tmix[alpha=0.5]"}
+        assert set(group.methods) == {GUESSING, TEMPERATURE, *trained}
         # The temperature is no part of the family of methods.
         assert TEMPERATURE not in group.comparison.methods
         plain, calibrated = group.row("none", "nll_after"), group.row(TEMPERATURE, "nll")
         assert plain is not None and calibrated is not None
         assert plain.mean == pytest.approx(calibrated.mean, abs=1e-6)
-        assert len(group.sentences) == 2 and "temperature alone" in group.sentences[1]
+        assert len(group.sentences) == 3 and "temperature alone" in group.sentences[1]
+        assert group.sentences[2].startswith("Pairing by seed: accuracy of the methods")
     row = summary.groups[0].row("amplify", "accuracy")
     assert row is not None and row.seeds == 2 and summary.groups[0].failed[0].reason == "<i>nan</i>"
 
@@ -593,7 +599,17 @@ def test_exports(told: Records) -> None:
     assert r"\<b\>a\_b & c\|d\</b\>" in text and "failed: amplify, seed 0" in text
     lines = list(csv.DictReader(io.StringIO(export.export(summary, "csv"))))
     assert {line["metric"] for line in lines} >= {"accuracy", "nll", "nll_after", "ece", "seconds_per_step"}
-    assert {line["verdict"] for line in lines} <= {"", "better", "worse", "not enough evidence"}
+    assert {line["verdict"] for line in lines} <= {
+        "",
+        "better",
+        "worse",
+        "practically equal",
+        "no significant difference",
+    }
+    assert {line["verdict"] for line in lines if line["metric"] in ("nll", "ece", "ece_after")} == {""}
+    assert {line["metric"] for line in lines} >= {"aurc", "excess_aurc", "error_auroc"}
+    guessed = {line["metric"]: line for line in lines if line["method"] == GUESSING}
+    assert float(guessed["accuracy"]["mean"]) == 0.5 and guessed["accuracy"]["difference"] == ""
     values = json.loads(export.export(summary, "json"))
     assert values["format"] == tables.JSON_FORMAT and len(values["comparisons"]) == 2
     latex = export.export(summary, "latex")
@@ -659,6 +675,30 @@ def test_what_needs_no_fine_tuning_is_a_row_too(place: Path, tmp_path: Path, tas
     for name in ("probe", "tfidf"):
         test = found[name].result["test"]["before"]
         assert test.get("accuracy", test.get("micro_f1", 1 - test.get("mse", 0))) > 0.6
+
+
+def test_features_of_held_out_rows_are_made_once(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For all seeds and samples of a data set, and with the same outputs to the bit."""
+    calls: list[int] = []
+
+    def counted(loaded: Any, rows: Any, *args: Any, **options: Any) -> Any:
+        calls.append(len(rows))
+        return made(loaded, rows, *args, **options)
+
+    made = references.frozen_features
+    monkeypatch.setattr(references, "frozen_features", counted)
+    grid = make_grid(place, seeds=3, fractions=[0.5], methods=["amplify"], references=True)
+    probes = [cell for cell in plan(grid) if cell.label == "probe"]
+    cache = Cache()
+    results = [run_cell(cell, cache) for cell in probes]
+    assert sorted(calls) == sorted([9, 18, *(cell_rows(cell) for cell in probes)])  # validation and test once
+    fresh = run_cell(probes[-1], Cache())
+    for name, array in fresh.outputs.items():
+        assert array.tobytes() == results[-1].outputs[name].tobytes()
+
+
+def cell_rows(cell: CellSpec) -> int:
+    return cell.sample.of(cell.source.load()).train.num_rows
 
 
 def test_a_comparison_needs_held_out_rows_and_a_head_that_can_start(place: Path) -> None:

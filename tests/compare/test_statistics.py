@@ -11,10 +11,18 @@ import pytest
 
 from mixwell.compare.stats import bootstrap as boot
 from mixwell.compare.stats.bootstrap import SeedResult
-from mixwell.compare.stats.intervals import holm, interval, seeds_needed, sign_flip_test, smallest_sign_flip_p
+from mixwell.compare.stats.intervals import (
+    Interval,
+    detectable,
+    holm,
+    interval,
+    sign_flip_test,
+    smallest_sign_flip_p,
+)
+from mixwell.compare.stats.judge import BETTER, UNSURE, WORSE
 from mixwell.compare.stats.sentences import summary_sentence
 from mixwell.compare.stats.simulate import WORLDS, World, simulate
-from mixwell.compare.stats.verdicts import BETTER, UNSURE, WORSE, compare, paired_difference
+from mixwell.compare.stats.verdicts import compare, paired_difference
 from mixwell.metrics.measure import measure
 from mixwell.metrics.scores import accuracy, nll
 from mixwell.utils.errors import OptionError, RunError
@@ -103,18 +111,28 @@ def test_interval_and_p_agree(seeds):
         assert (i.p < 0.1) == (not i.lo <= 0 <= i.hi)
 
 
-def test_seeds_needed():
+def test_detectable_by_hand():
     from scipy import stats
 
-    n = seeds_needed(0.5, own=1.0 / 5, shared=0.0, seeds=5)  # one-sample t test, effect 0.5: 34 in every table
-    assert n == 34
-    assert stats.nct.sf(stats.t.ppf(0.975, 33), 33, 0.5 * np.sqrt(34)) > 0.8
-    assert seeds_needed(0.5, 0.2, 0.02, 5) > n
-    assert seeds_needed(0.5, 0.2, 0.25, 5) is None  # the examples' error alone is too large
-    assert seeds_needed(0.0, 0.2, 0.0, 5) is None
-    assert seeds_needed(0.5, 0.2, 0.0, 1) is None
-    assert seeds_needed(5.0, 1e-9, 0.0, 5) == 3
-    assert seeds_needed(0.5, 0.2, 0.0, 5, level=0.99) > n
+    # One-sample t test with 34 seeds: 80 % power for half a standard deviation, in every table.
+    found = detectable(Interval(0.0, 0, 0, 1.0, 33.0, 1.0 / 34, 0.0), 34)
+    assert found == pytest.approx(0.495, abs=0.005)
+    assert stats.nct.sf(stats.t.ppf(0.975, 33), 33, found * np.sqrt(34)) == pytest.approx(0.8, abs=1e-3)
+    assert detectable(Interval(0.0, 0, 0, 1.0, 33.0, 1.0 / 34, 0.02), 34) > found
+    assert detectable(Interval(0.0, 0, 0, 1.0, 33.0, 1.0 / 34, 0.0), 34, level=0.99) > found
+    assert np.isnan(detectable(Interval(0.0, 0, 0, 1.0, 0.0, 0.0, 0.1), 1))
+    assert np.isnan(detectable(Interval(0.0, 0, 0, 1.0, 4.0, 0.0, 0.0), 5))
+
+
+def test_detectable_is_detected():
+    """Simulated: a true difference of that size is found in 80 % of cases."""
+    rng = np.random.default_rng(0)
+    hits, n = [], 6
+    for _ in range(1500):
+        d = rng.normal(0, 1, n)
+        size = detectable(interval(np.r_[d[:-1], d[-1]], None, 0), n) * 1.0 / d.std(ddof=1)  # for a spread of 1
+        hits.append(interval(d + size, None, 0).p < 0.05)
+    assert np.mean(hits) == pytest.approx(0.8, abs=0.03)
 
 
 # ------------------------------------------------------------------------------------- fast = slow
@@ -196,9 +214,12 @@ def test_compare_rows_and_order():
         "macro_f1",
         "mcc",
         *(n + s for n in ("nll", "brier", "ece", "adaptive_ece") for s in ("", "_after")),
+        "aurc",
+        "excess_aurc",
+        "error_auroc",
         "seconds_per_step",
     )
-    assert len(done.rows) == 3 * 12
+    assert len(done.rows) == 3 * 15
     row = done.row("x", "nll_after")
     runs = records(("none", "x", "y"), skill=2.0)
     each = [measure(r.logits, r.labels, temperature=1.4)["nll"] for r in runs["x"]]
@@ -345,11 +366,23 @@ def test_sentences():
     assert summary_sentence(lose).endswith("worse.")
     draw = summary_sentence(compare(records(seeds=4, random=2), resamples=200))
     assert "Nothing beats plain training" in draw
-    assert "not enough evidence" in draw
-    assert "seeds" in draw
+    assert "no significant difference" in draw
+    assert "with 4 seeds a difference of" in draw and "would have been found in 80 % of cases" in draw
+    assert "for this training set" not in draw
+    once = summary_sentence(compare(records(seeds=4, random=2), resamples=200), one_training_set=True)
+    assert "no significant difference, for this training set" in once
     overconfident = replace(SMALL, overconfidence=3.0)
+    timid = {"metrics": ["accuracy", "nll"], "resamples": 200}
+    raw = compare(records(seeds=5, world=overconfident, overconfidence=0.4), **timid)
+    assert raw.row("m", "nll").difference.verdict == BETTER
+    assert "for better probabilities" not in summary_sentence(raw)  # a lower NLL before temperature decides nothing
     calibrated = compare(
-        records(seeds=5, world=overconfident, overconfidence=0.4), metrics=["accuracy", "nll"], resamples=200
+        {
+            name: [replace(r, temperature=1.0) for r in runs]
+            for name, runs in records(seeds=5, world=overconfident, overconfidence=0.4).items()
+        },
+        metrics=["accuracy", "nll_after"],
+        resamples=200,
     )
     assert "Nothing beats plain training in accuracy, but for better probabilities use m" in summary_sentence(
         calibrated

@@ -53,7 +53,8 @@ def test_single_label_against_sklearn(seed):
     p = softmax(z)
     got = measure(z, y, "single_label")
     pred = z.argmax(1)
-    assert list(got) == ["accuracy", "macro_f1", "mcc", "nll", "brier", "ece", "adaptive_ece"]
+    names = ["accuracy", "macro_f1", "mcc", "nll", "brier", "ece", "adaptive_ece", "aurc", "excess_aurc", "error_auroc"]
+    assert list(got) == names
     assert got["accuracy"] == pytest.approx(sk.accuracy_score(y, pred))
     assert got["macro_f1"] == pytest.approx(sk.f1_score(y, pred, average="macro"))
     assert got["mcc"] == pytest.approx(sk.matthews_corrcoef(y, pred))

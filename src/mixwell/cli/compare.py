@@ -10,7 +10,8 @@ from mixwell.cli._options import option, settings, takes
 from mixwell.training.settings import DATA, MODEL, RUN, TRAINING
 
 CLUSTER = "Ray cluster"
-_LOADING = ("text", "text_pair", "label", "task", "validation", "test", "split_seed", "drop_leaks")
+CONDITIONS = "Conditions"
+_LOADING = ("text", "text_pair", "label", "task", "validation", "split_seed", "drop_leaks")
 _TRAINING = (
     "pooling", "max_length", "start", "epochs", "batch_size", "eval_batch_size", "learning_rate", "head_rate",
     "freeze_words", "warmup", "weight_decay", "scheduler", "patience", "best_metric", "class_weights",
@@ -22,7 +23,10 @@ _TRAINING = (
     option("methods", str | None,
            "As in manifold,tmix:alpha=0.5. Plain training, label smoothing, a probe and TF-IDF are always added.",
            MODEL),
-    option("seeds", int | None, "How many seeds; 3 at least to know anything. Default: 5.", RUN),
+    option("seeds", int | None, "How many seeds; 3 at least to know anything. Default: 5; in a race at most 18.", RUN),
+    option("race", bool, "Add seeds in rounds; a method that is better, worse or practically equal trains no more.",
+           RUN, "--race", default=False),
+    option("budget", str | None, "Of a race: 30m of training, summed over the runs, or '60 runs'. Default: none.", RUN),
     option("output", str | None, "The folder for the records. Default: runs/DATA-compare.", RUN, "--output", "-o"),
     option("grid", str | None, "A TOML file: data, methods, seeds, samples, \\[settings]; lists make a grid.", RUN,
            metavar="FILE"),
@@ -34,8 +38,21 @@ _TRAINING = (
            "Chooses the training rows for all seeds alike. Default: each seed has its own.", DATA),
     *settings(
         _LOADING, optional=True, validation="A file, or a share of train. Default: 0.1.",
-        test="A file, or a share of train. Default: 0.2.",
     ),
+    option("test", list[str] | None,
+           "A file, or a share of train. Default: 0.2. NAME=FILE: a further test set, such as another domain.", DATA),
+    option("label_noise", str | None,
+           "Share of training rows with another class, as in 0.3, or 0,0.3: a comparison each.", CONDITIONS),
+    option("noise", str | None,
+           "Which other class: uniform, or confusion (those that are easily confused). Default: uniform.", CONDITIONS),
+    option("typos", str | None, "Share of words with a typing mistake, as in 0.1.", CONDITIONS),
+    option("typos_in", str | None, "train, test or both. Default: train.", CONDITIONS),
+    option("imbalance", str | None,
+           "How many times the rows of the smallest class the largest has, as in 10.", CONDITIONS),
+    option("ood", str | None, "A file with texts of another kind: how well the confidence tells them apart.",
+           CONDITIONS, metavar="FILE"),
+    option("overtrain", bool | None, "Keep the last epoch; the one that validation chooses is tested beside it.",
+           CONDITIONS, "--overtrain"),
     *settings(("model", "trust_remote_code"), optional=True),
     option("references", bool | None, "Add a probe on the frozen model and TF-IDF, which train no Transformer.", MODEL),
     *settings(_TRAINING, optional=True),
@@ -58,6 +75,8 @@ _TRAINING = (
     option("new_data", bool, "Go on though the data changed; the old records are kept.", RUN, "--new-data",
            default=False),
     option("level", float, "Of the intervals.", RUN, default=0.95),
+    option("equal_within", float,
+           "Points of the main metric that count as no difference: the verdict 'practically equal'.", RUN, default=1.0),
     *settings(("cache_dir",)),
     option("quiet", bool, "Print only the result.", RUN, "--quiet", "-q", default=False),
 )  # fmt: skip
@@ -80,8 +99,16 @@ def command(
     from mixwell.compare import grid as grids
     from mixwell.compare import run
     from mixwell.report.terminal import show_comparison
+    from mixwell.utils.errors import OptionError
 
-    grid = grids.make_grid(grids.read_grid(values["grid"]) if values["grid"] else {}, _read(data, values))
+    if values["budget"] is not None and not values["race"]:
+        raise OptionError("--budget goes with --race, which adds seeds until the budget ends; add --race")
+    budget = run.Budget.read(values["budget"]) if values["race"] else None
+    file = grids.read_grid(values["grid"]) if values["grid"] else {}
+    given = _read(data, values)
+    if values["race"] and "seeds" not in file and given["seeds"] is None:
+        given["seeds"] = run.RACE_SEEDS
+    grid = grids.make_grid(file, given)
     about = {name: values[name] for name in ("address", "cpus_per_run", "gpus_per_run", "ship_data")}
     about = {name: value for name, value in about.items() if value is not None}
     cluster = run.Cluster(**about) if about else None
@@ -96,6 +123,8 @@ def command(
         retry_failed=values["retry_failed"],
         new_data=values["new_data"],
         level=values["level"],
+        equal_within=values["equal_within"],
+        budget=budget,
         command=shlex.join(["mixwell", *context.obj]) if context.obj else None,
     )
     show_comparison(done)
@@ -105,6 +134,7 @@ def command(
 def _read(data: list[str] | None, values: dict[str, Any]) -> dict[str, Any]:
     """What a command line says of a grid; None where it says nothing."""
     from mixwell.compare import grid as grids
+    from mixwell.compare.conditions import read_tests
     from mixwell.utils.options import number_or_text, typed_options
 
     training = {name: values[name] for name in _TRAINING if values[name] is not None}
@@ -112,11 +142,28 @@ def _read(data: list[str] | None, values: dict[str, Any]) -> dict[str, Any]:
         from transformers import TrainingArguments
 
         training["arguments"] = typed_options(values["set_"], TrainingArguments, "--set")
-    plain = ("max_train", "max_test", "sample_seed", "seeds", "model", "trust_remote_code", "references")
+    test, tests = read_tests(values["test"])
+    plain = (
+        "noise",
+        "typos_in",
+        "ood",
+        "overtrain",
+        "max_train",
+        "max_test",
+        "sample_seed",
+        "seeds",
+        "model",
+        "trust_remote_code",
+        "references",
+    )
     return {
         **{name: values[name] for name in (*_LOADING, *plain)},
         "validation": number_or_text(values["validation"]),
-        "test": number_or_text(values["test"]),
+        "test": number_or_text(test),
+        "tests": tests,
+        "label_noise": grids.numbers(values["label_noise"], float, "--label-noise"),
+        "typos": grids.numbers(values["typos"], float, "--typos"),
+        "imbalance": grids.numbers(values["imbalance"], float, "--imbalance"),
         "data": data or None,
         "methods": None if values["methods"] is None else grids.split_methods(values["methods"]),
         "fractions": grids.numbers(values["fractions"], float, "--fractions"),

@@ -18,6 +18,9 @@ def command(
         ),
     ] = None,
     level: Annotated[float, typer.Option(help="Of the intervals.")] = 0.95,
+    equal_within: Annotated[
+        float, typer.Option(help="Points of the main metric that count as no difference, in a comparison.")
+    ] = 1.0,
     title: Annotated[str, typer.Option(help="Of the page.")] = "Comparison",
     texts: Annotated[bool, typer.Option(help="Show the texts of the most confident mistakes in the page.")] = True,
 ) -> None:  # fmt: skip
@@ -42,7 +45,7 @@ def command(
         from mixwell.compare.records import Records
         from mixwell.compare.summary import read_summary
 
-        text = export.export(read_summary(Records(folder), level), chosen, title=title, texts=texts)
+        text = export.export(read_summary(Records(folder), level, equal_within), chosen, title=title, texts=texts)
     if output is None and chosen == "html":
         output = str(Path(folder) / "report.html")
     if output is None:

@@ -5,18 +5,21 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from mixwell.compare import references
+from mixwell.compare.conditions import CHOSEN
 from mixwell.compare.records import CellResult
 from mixwell.compare.spec import REFERENCES, CellSpec, chosen_test_rows
 from mixwell.compare.weights import weights_fingerprint
 from mixwell.data import texts_of, tokenise
 from mixwell.metrics.measure import measure
-from mixwell.metrics.tasks import REGRESSION
+from mixwell.metrics.scores import sigmoid, softmax
+from mixwell.metrics.selective import auroc, false_accept_rate
+from mixwell.metrics.tasks import MULTI, REGRESSION
 from mixwell.training import models, quiet_libraries
 from mixwell.training.evaluate import temperature_of
 from mixwell.training.fitting import FitResult, fit
@@ -32,6 +35,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _HELD_OUT = ("validation", "test")
+FOREIGN = "ood"
+CHOSEN_TEST = f"test.{CHOSEN}"
 
 
 class RecentValues(OrderedDict[Hashable, Any]):
@@ -77,9 +82,11 @@ class Cache:
         self.cache_dir = cache_dir
         self._texts = RecentValues(2)
         self._samples = RecentValues(4)
-        self._rows = RecentValues(12)
+        self._rows = RecentValues(16)
+        self._extra = RecentValues(2)
         self._models = RecentValues(1)
         self._probes = RecentValues(8)
+        self._features = RecentValues(8)
 
     def data(self, spec: CellSpec) -> TextData:
         """The sampled data of a cell.
@@ -88,7 +95,8 @@ class Cache:
             DataError: they are not those that the cell was planned with.
         """
         whole = self._texts.get_or_make(spec.source, spec.source.load)
-        data = self._samples.get_or_make((spec.source, spec.sample), lambda: spec.sample.of(whole))
+        key = (spec.source, spec.sample, spec.conditions)
+        data = self._samples.get_or_make(key, lambda: spec.conditions.apply(spec.sample.of(whole)))
         if data.fingerprint != spec.sampled:
             self._texts.clear()
             self._samples.clear()
@@ -96,12 +104,11 @@ class Cache:
         return data
 
     def rows(self, spec: CellSpec, loaded: LoadedModel) -> dict[str, Any]:
-        """The tokenised splits of a cell, with the chosen test rows only."""
+        """The tokenised splits of a cell and its further tests, with the chosen test rows only."""
         length = spec.settings["max_length"]
         rows = {}
-        for split, table in self.data(spec).splits.items():
-            # Validation and test are the same in all samples of a data set.
-            key = (spec.sampled if split == "train" else spec.fingerprint, split, spec.max_test, spec.weights, length)
+        for split, table in {**self.data(spec).splits, **self.extra_tables(spec)}.items():
+            key = self._row_mark(spec, split)
 
             def make(table: Any = table, split: str = split) -> Any:
                 part = _chosen_rows(table, spec) if split == "test" else table
@@ -109,6 +116,20 @@ class Cache:
 
             rows[split] = self._rows.get_or_make(key, make)
         return rows
+
+    @staticmethod
+    def _row_mark(spec: CellSpec, split: str) -> tuple[Any, ...]:
+        """What decides over the tokenised rows of a split: validation and test are the same in all samples."""
+        mark = spec.sampled if split == "train" else spec.fingerprint
+        more = spec.conditions.test_mark if split == "test" else tuple(spec.conditions.files())
+        return (mark, split, spec.max_test, spec.weights, spec.settings["max_length"], more)
+
+    def extra_tables(self, spec: CellSpec) -> dict[str, Any]:
+        """The tables of a cell's further tests."""
+        if not spec.conditions.files():
+            return {}
+        key = (spec.source, spec.conditions.tests, spec.conditions.ood)
+        return self._extra.get_or_make(key, lambda: spec.conditions.extra_tables(self.data(spec)))
 
     def model(self, spec: CellSpec) -> LoadedModel:
         """The model with the initial weights of the cell's seed, bit for bit those of `models.load` with that seed."""
@@ -133,6 +154,12 @@ class Cache:
         return self._probes.get_or_make(
             key, lambda: references.probe_of(loaded, rows, _labels(rows), keys, spec.task, size, pairs=pairs)
         )
+
+    def features(self, spec: CellSpec, loaded: LoadedModel, split: str, rows: Any) -> Any:
+        """The frozen features of held-out rows, which all samples and seeds of a data set share."""
+        size, pairs = spec.settings["eval_batch_size"], "text_pair" in self.data(spec).train.column_names
+        key = (*self._row_mark(spec, split), spec.settings.get("pooling"), size)
+        return self._features.get_or_make(key, lambda: references.frozen_features(loaded, rows, size, pairs=pairs))
 
     def _first_weights(self, spec: CellSpec) -> _InitialWeights:
         loaded = self._load(spec)
@@ -188,19 +215,26 @@ def run_cell(spec: CellSpec, cache: Cache) -> CellResult:
         data = cache.data(spec)
         loaded = cache.model(spec)
         rows = cache.rows(spec, loaded)
-        outputs = {f"{split}_labels": _labels(rows[split]) for split in _HELD_OUT}
+        held_out = [split for split in rows if split != "train"]
+        outputs = {f"{split}_labels": _labels(rows[split]) for split in held_out if split != FOREIGN}
         if spec.method in REFERENCES:
             fitted = FitResult([], 0, 0, 0, False, 0.0, None, {"method": spec.method, "options": {}})
             outputs |= _reference_outputs(spec, cache, loaded, rows)
         else:
-            fitted = _train(spec, cache, settings, loaded, rows)
-            for split in _HELD_OUT:
-                outputs[f"{split}_logits"] = logits(
-                    loaded.model, loaded.tokenizer, rows[split], batch_size=settings.eval_batch_size
-                )
+            fitted, of_last = _train(spec, cache, settings, loaded, rows)
+            # After training to the end the last epoch is the model, and the chosen one is tested beside it.
+            splits = _HELD_OUT if of_last else held_out
+            chosen = _logits_of(loaded.model, loaded.tokenizer, rows, splits, settings.eval_batch_size)
+            outputs |= of_last or chosen
+            if of_last:
+                outputs |= {
+                    f"{CHOSEN_TEST}_logits": chosen["test_logits"],
+                    f"{CHOSEN_TEST}_labels": outputs["test_labels"],
+                }
+                outputs["chosen_validation_logits"] = chosen["validation_logits"]
     if spec.task == REGRESSION:
-        for split in _HELD_OUT:
-            outputs[f"{split}_logits"] = outputs[f"{split}_logits"].reshape(len(rows[split]))
+        for name in [name for name in outputs if name.endswith("_logits")]:
+            outputs[name] = outputs[name].reshape(-1)
     temperature, note = temperature_of(outputs["validation_logits"], outputs["validation_labels"], spec.task)
     trained = dataclasses.asdict(fitted)
     result = {
@@ -210,6 +244,7 @@ def run_cell(spec: CellSpec, cache: Cache) -> CellResult:
         "temperature": temperature,
         "notes": [note] if note else [],
         **{split: _metrics(outputs, split, spec.task, temperature) for split in _HELD_OUT},
+        **_more_metrics(outputs, spec.task, temperature),
         **{name: value for name, value in trained.items() if name != "seconds_per_step"},
         "timing": {"seconds": time.monotonic() - began, "seconds_per_step": fitted.seconds_per_step},
         "threads": torch.get_num_threads(),
@@ -218,28 +253,45 @@ def run_cell(spec: CellSpec, cache: Cache) -> CellResult:
     return CellResult(result, outputs)
 
 
-def _train(spec: CellSpec, cache: Cache, settings: Any, loaded: LoadedModel, rows: dict[str, Any]) -> FitResult:
-    """Fine-tune the model."""
+def _logits_of(model: Any, tokenizer: Any, rows: dict[str, Any], splits: Iterable[str], size: int) -> dict[str, Any]:
+    """The logits of some splits by the names that records have."""
+    return {f"{split}_logits": logits(model, tokenizer, rows[split], batch_size=size) for split in splits}
+
+
+def _train(
+    spec: CellSpec, cache: Cache, settings: Any, loaded: LoadedModel, rows: dict[str, Any]
+) -> tuple[FitResult, dict[str, Any]]:
+    """Fine-tune the model; with `overtrain` also the logits of its last epoch."""
     if settings.start == "probe":
         probe = cache.probe(spec, loaded, rows["train"])
         put_into(loaded.model.classifier, probe, probe.start_scale)
-    return fit(
+    of_last: dict[str, Any] = {}
+
+    def look(model: Any) -> None:
+        splits = [split for split in rows if split != "train"]
+        of_last.update(_logits_of(model, loaded.tokenizer, rows, splits, settings.eval_batch_size))
+
+    fitted = fit(
         loaded.model, loaded.tokenizer, rows["train"], rows["validation"], settings, task=spec.task,
         watch=rows["test"] if spec.settings.get("watch_test") else None,
         updates_per_batch=spec.settings.get("updates_per_batch", 1),
+        before_choice=look if spec.conditions.overtrain else None,
     )  # fmt: skip
+    return fitted, of_last
 
 
 def _reference_outputs(spec: CellSpec, cache: Cache, loaded: LoadedModel, rows: dict[str, Any]) -> dict[str, Any]:
     """The logits of a row of `REFERENCES`."""
     data = cache.data(spec)
     if spec.method == "probe":
-        size = spec.settings["eval_batch_size"]
         probe = cache.probe(spec, loaded, rows["train"])
-        pairs = "text_pair" in data.train.column_names
-        values = {split: references.probe_outputs(probe, loaded, rows[split], size, pairs=pairs) for split in _HELD_OUT}
+        values = {
+            split: references.probe_outputs(probe, cache.features(spec, loaded, split, part))
+            for split, part in rows.items()
+            if split != "train"
+        }
     else:
-        tables = {"validation": data.validation, "test": _chosen_rows(data.test, spec)}
+        tables = {"validation": data.validation, "test": _chosen_rows(data.test, spec), **cache.extra_tables(spec)}
         values = references.tfidf_outputs(
             texts_of(data.train), _labels(rows["train"]), {split: texts_of(table) for split, table in tables.items()},
             spec.task, loaded.model.config.num_labels, data.row_keys("train").folded,
@@ -254,3 +306,29 @@ def _metrics(outputs: dict[str, Any], split: str, task: str, temperature: float 
     if temperature is not None:
         metrics["after"] = measure(*pair, task, temperature)
     return metrics
+
+
+def _more_metrics(outputs: dict[str, Any], task: str, temperature: float | None) -> dict[str, Any]:
+    """The metrics of further tests under `tests`, and of foreign texts under `ood`; nothing where there are none."""
+    more: dict[str, Any] = {}
+    names = [name.removesuffix("_logits") for name in outputs if name.startswith("test.") and name.endswith("_logits")]
+    for name in names:
+        own = temperature
+        if name == CHOSEN_TEST:
+            own, _ = temperature_of(outputs["chosen_validation_logits"], outputs["validation_labels"], task)
+        found = {**_metrics(outputs, name, task, own), "temperature": own}
+        more.setdefault("tests", {})[name.removeprefix("test.")] = found
+    if f"{FOREIGN}_logits" in outputs:
+        own_rows, foreign = (_confidence(outputs[f"{split}_logits"], task) for split in ("test", FOREIGN))
+        more["ood"] = {
+            "rows": len(foreign),
+            "auroc": auroc(own_rows, foreign),
+            "false_accept": false_accept_rate(own_rows, foreign),
+        }
+    return more
+
+
+def _confidence(z: Any, task: str) -> Any:
+    """(N,) how sure a model is of each row."""
+    wide = np.asarray(z, dtype=np.float64)
+    return sigmoid(np.abs(wide)).min(axis=1) if task == MULTI else softmax(wide).max(axis=1)

@@ -14,6 +14,14 @@ A grid file has the options of `mixwell compare` under their names, with lists w
     max_train = 2000                      # caps all samples
     max_test = 1000                       # a fixed choice of test rows
     model = "minilm"                      # or a list
+    label_noise = [0.0, 0.3]              # conditions: a list makes a comparison each
+    noise = "confusion"                   # or "uniform"
+    typos = 0.1
+    typos_in = "both"                     # or "train", "test"
+    imbalance = 10
+    overtrain = true
+    tests = { news = "news.csv" }         # further test sets, by name
+    ood = "other.csv"                     # texts of another kind
     # and as in `mixwell train`: text, text_pair, label, task, validation, test, split_seed, drop_leaks, sample_seed,
     # trust_remote_code
 
@@ -39,6 +47,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from mixwell.compare.conditions import Conditions, TestFile
 from mixwell.compare.spec import BASELINE, REFERENCES, SMOOTHING, Candidate, DataSource, Sample, candidate
 from mixwell.training.settings import TrainSettings
 from mixwell.utils.errors import OptionError, nearest
@@ -57,7 +66,7 @@ SETTINGS = (
 LOADING = tuple(
     f.name for f in dataclasses.fields(DataSource) if f.name not in ("data", "splits_file", "keep_together")
 )
-LISTS = ("data", "methods", "fractions", "per_class", "model")
+LISTS = ("data", "methods", "fractions", "per_class", "model", "label_noise", "typos", "imbalance")
 
 
 @dataclass
@@ -78,6 +87,9 @@ class Grid:
         references: add the rows of `REFERENCES`, which train no model.
         loading: further fields of `DataSource`.
         settings: of training; a list of values is a grid, `arguments` apart.
+        label_noise, noise, typos, typos_in, imbalance, overtrain: see `Conditions`; lists are a grid.
+        tests: further test sets, name -> file.
+        ood: a file with texts of another kind.
     """
 
     data: list[str] = field(default_factory=list)
@@ -95,6 +107,41 @@ class Grid:
     references: bool = True
     loading: dict[str, Any] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
+    label_noise: list[float] = field(default_factory=lambda: [0.0])
+    noise: str = "uniform"
+    typos: list[float] = field(default_factory=lambda: [0.0])
+    typos_in: str = "train"
+    imbalance: list[float] = field(default_factory=lambda: [1.0])
+    overtrain: bool = False
+    tests: dict[str, str] = field(default_factory=dict)
+    ood: str | None = None
+
+    def conditions(self) -> list[Conditions]:
+        """The conditions, each checked, without their seeds and the fingerprints of files."""
+        if not isinstance(self.tests, dict) or not all(isinstance(path, str) and path for path in self.tests.values()):
+            raise OptionError(
+                f"tests must be a table of names and files, such as {{news = 'news.csv'}}, got {self.tests!r}"
+            )
+        if self.ood is not None and not isinstance(self.ood, str):
+            raise OptionError(f"ood must be a file, got {self.ood!r}")
+        for name in ("label_noise", "typos", "imbalance"):
+            if not getattr(self, name):
+                raise OptionError(f"the grid is empty: {name} has no values")
+        common: dict[str, Any] = {
+            "noise": self.noise,
+            "typos_in": self.typos_in,
+            "overtrain": self.overtrain,
+            "tests": tuple(TestFile(name, path) for name, path in self.tests.items()),
+            "ood": None if self.ood is None else TestFile("ood", self.ood),
+        }
+        made = []
+        for imbalance, noise, typos in itertools.product(self.imbalance, self.label_noise, self.typos):
+            one = Conditions(label_noise=noise, typos=typos, imbalance=imbalance, **common)
+            one.check()
+            # What has no effect makes no other comparison.
+            kind, where = one.noise if noise else "uniform", one.typos_in if typos else "train"
+            made.append(dataclasses.replace(one, noise=kind, typos_in=where))
+        return list(dict.fromkeys(made))
 
     def sources(self) -> list[DataSource]:
         """The data sets."""

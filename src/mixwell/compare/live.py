@@ -6,12 +6,15 @@ import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mixwell.compare.records import Failure, Record
 from mixwell.compare.spec import BASELINE, CellSpec
 from mixwell.compare.stats.verdicts import PRIMARY
 from mixwell.utils.console import clock
+
+if TYPE_CHECKING:
+    from mixwell.compare.race import RaceResult
 
 
 class Progress:
@@ -24,6 +27,7 @@ class Progress:
         self.failed: set[str] = set()
         self.running: dict[str, tuple[str, float]] = {}
         self._seconds: list[float] = []
+        self.records: dict[str, Record] = {}
         self._values: dict[str, dict[str, dict[int, float]]] = {}  # group -> label -> seed -> value
 
     def start(self, key: str, worker: str) -> None:
@@ -35,6 +39,7 @@ class Progress:
         spec = record.spec
         self.running.pop(spec.key, None)
         self.done.add(spec.key)
+        self.records[spec.key] = record
         if measured:
             self._seconds.append(float(record.result["timing"]["seconds"]))
         value = record.result["test"]["before"][PRIMARY[spec.task]]
@@ -98,6 +103,7 @@ class LiveView:
     def __init__(self, slots: int = 1) -> None:
         self.slots = slots
         self.progress = Progress([], slots)
+        self.race: RaceResult | None = None  # is set where seeds are added in rounds
 
     def note(self, text: str) -> None:
         """Show something that the user should know."""
@@ -131,7 +137,7 @@ class LiveView:
 
 def run_title(spec: CellSpec) -> str:
     """A cell in words."""
-    return f"{spec.name}, {spec.sample.title}: {spec.label}, seed {spec.seed}"
+    return f"{spec.name}, {spec.title}: {spec.label}, seed {spec.seed}"
 
 
 class PlainView(LiveView):
@@ -214,6 +220,8 @@ class TerminalView(LiveView):
         table = Table(title=Text(self.progress.line()), title_justify="left")
         for column in ("data", "sample", "finished", "running", "ahead so far"):
             table.add_column(column)
+        if self.race is not None:
+            return self._race_table(self.race)
         groups: dict[str, list[CellSpec]] = {}
         for cell in self.progress.cells.values():
             groups.setdefault(cell.group_key, []).append(cell)
@@ -223,11 +231,32 @@ class TerminalView(LiveView):
             running = [f"{cell.label} {cell.seed}" for cell in cells if cell.key in self.progress.running]
             table.add_row(
                 Text(cells[0].name),
-                Text(cells[0].sample.title),
+                Text(cells[0].title),
                 f"{sum(cell.key in self.progress.done for cell in cells)} of {len(cells)}",
                 Text(", ".join(running)),
                 Text("" if ahead is None else f"{ahead[0]} ({name} {ahead[1]:.4f}, {ahead[2]} seeds)"),
             )
+        return table
+
+    def _race_table(self, race: RaceResult) -> Any:
+        """Methods x seeds of a race, who is out and why, and what is spent."""
+        from rich.table import Table
+        from rich.text import Text
+
+        runs, seconds = race.spent
+        fresh = [record for key, record in self.progress.records.items() if not race.holds(key)]
+        runs += sum(not record.spec.is_reference for record in fresh)
+        seconds += sum(float(record.result["timing"]["seconds"]) for record in fresh if not record.spec.is_reference)
+        title = f"{self.progress.line()}; spent: {race.budget.words(runs, seconds)}"
+        table = Table(
+            title=Text(title), title_justify="left", caption="+ finished  > running  . this round  - perhaps later"
+        )
+        for column in ("data", "method", "seeds", ""):
+            table.add_column(column)
+        for lane in race.lanes:
+            for number, (method, signs, status) in enumerate(lane.grid_rows(self.progress.running, self.progress.done)):
+                table.add_row(Text("" if number else lane.title), Text(method), Text(signs), Text(status))
+            table.add_section()
         return table
 
 

@@ -6,9 +6,11 @@ import dataclasses
 import itertools
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mixwell.compare.conditions import Conditions
 from mixwell.compare.grid import Grid
 from mixwell.compare.spec import REFERENCES, Candidate, CellSpec, Sample
 from mixwell.compare.weights import weights_fingerprint
@@ -50,6 +52,7 @@ def plan(grid: Grid, note: Callable[[str], None] = lambda text: None) -> list[Ce
     """
     # All that needs no data first, so that a slip in an option shows at once.
     sources, seeds, samples, settings = grid.sources(), grid.seed_list(), grid.samples(), grid.settings_list()
+    conditions = grid.conditions()
     grid.candidates("single_label")
     cells: dict[str, CellSpec] = {}
     tried_tasks: set[str] = set()
@@ -65,14 +68,15 @@ def plan(grid: Grid, note: Callable[[str], None] = lambda text: None) -> list[Ce
             if data.task not in tried_tasks:
                 tried_tasks.add(data.task)
                 _try_settings(settings, data.task)
-            parts = _samples(data, samples, seeds, grid.sample_seed)
-            for sample, _, sampled in parts:
-                _check_rows(name, sample, sampled.train.num_rows, settings)
+            parts = [_samples(data, samples, seeds, grid.sample_seed, one.planned(data)) for one in conditions]
+            for part in itertools.chain(*parts):
+                _check_rows(name, part.sample, part.data.train.num_rows, settings)
             for model, chosen in itertools.product(grid.model, settings):
                 common, loaded = _try_model(model, data, methods, grid, chosen["pooling"], note)
                 common |= {"name": name, "source": source.resolved(), "fingerprint": data.fingerprint}
-                for cell in _cells(common, loaded, chosen, parts, methods):
-                    cells.setdefault(cell.key, cell)
+                for some in parts:
+                    for cell in _cells(common, loaded, chosen, some, methods):
+                        cells.setdefault(cell.key, cell)
     return list(cells.values())
 
 
@@ -80,7 +84,7 @@ def _cells(
     common: dict[str, Any],
     loaded: LoadedModel,
     settings: dict[str, Any],
-    parts: Sequence[tuple[Sample, int, TextData]],
+    parts: Sequence[Part],
     methods: Sequence[Candidate],
 ) -> Iterator[CellSpec]:
     """The cells of one data set, model and choice of settings.
@@ -92,15 +96,17 @@ def _cells(
         parts: of `_samples`.
         methods: the candidates.
     """
-    for (sample, seed, sampled), method in itertools.product(parts, methods):
+    for part, method in itertools.product(parts, methods):
         # One recipe for all seeds of a sample: they make one comparison.
-        rows = max(other.train.num_rows for part, _, other in parts if _differ_by_seed(part, sample))
+        rows = max(other.data.train.num_rows for other in parts if _differ_by_seed(other.sample, part.sample))
+        exact = exact_settings(settings, loaded, part.data, rows)
         yield CellSpec(
             **common,
-            sample=sample,
-            sampled=sampled.fingerprint,
-            settings=exact_settings(settings, loaded, sampled, rows),
-            seed=seed,
+            sample=part.sample,
+            sampled=part.data.fingerprint,
+            settings={**exact, "patience": 0} if part.conditions.overtrain else exact,
+            conditions=part.conditions,
+            seed=part.seed,
             method=method.method,
             options=method.options,
             label=method.label,
@@ -131,19 +137,31 @@ def exact_settings(settings: dict[str, Any], loaded: LoadedModel, data: TextData
     return {**exact, "pooling": loaded.pooling, "max_length": min(settings["max_length"], loaded.longest)}
 
 
+@dataclass(frozen=True)
+class Part:
+    """A sample under conditions, for one seed."""
+
+    sample: Sample
+    seed: int
+    data: TextData
+    conditions: Conditions
+
+
 def _samples(
-    data: TextData, samples: Sequence[Sample], seeds: Sequence[int], fixed: int | None
-) -> list[tuple[Sample, int, TextData]]:
-    """Each sample with each seed; without a fixed one, the seed of the training also chooses the rows."""
-    sampled: dict[Sample, TextData] = {}
+    data: TextData, samples: Sequence[Sample], seeds: Sequence[int], fixed: int | None, conditions: Conditions
+) -> list[Part]:
+    """Each sample with each seed; without a fixed one, the seed of the training also chooses rows, noise and typos."""
+    sampled: dict[tuple[Sample, Conditions], TextData] = {}
     parts = []
     for sample in samples:
         for seed in seeds:
             chooses = None if sample.whole else seed if fixed is None else fixed
             seeded = dataclasses.replace(sample, seed=chooses)
-            if seeded not in sampled:
-                sampled[seeded] = seeded.of(data)
-            parts.append((seeded, seed, sampled[seeded]))
+            drawn = seed if fixed is None else fixed
+            own = dataclasses.replace(conditions, seed=drawn) if conditions.changes_train else conditions
+            if (seeded, own) not in sampled:
+                sampled[seeded, own] = own.apply(seeded.of(data))
+            parts.append(Part(seeded, seed, sampled[seeded, own], own))
     return parts
 
 

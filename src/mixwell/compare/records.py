@@ -141,17 +141,27 @@ class Records:
 
     def commands(self) -> list[str]:
         """The command lines that worked on the folder, each once, from its log."""
-        commands: dict[str, None] = {}
+        return list(dict.fromkeys(str(values["command"]) for values in self._logged("command", "command")))
+
+    def looks(self) -> dict[str, set[int]]:
+        """Per comparison (`CellSpec.group_mark`) the numbers of seeds at which results were shown; from the log."""
+        looks: dict[str, set[int]] = {}
+        for values in self._logged("look", "comparison"):
+            with contextlib.suppress(KeyError, TypeError, ValueError):
+                looks.setdefault(str(values["comparison"]), set()).add(int(values["seeds"]))
+        return looks
+
+    def _logged(self, event: str, name: str) -> Iterator[dict[str, Any]]:
+        """The lines of an event in the log that have a value of that name."""
         try:
             with open(self.path / "log.jsonl", encoding="utf-8") as stream:
                 for line in stream:
-                    with contextlib.suppress(ValueError, KeyError, TypeError):  # a line cut short by a kill
+                    with contextlib.suppress(ValueError):  # a line cut short by a kill
                         values = json.loads(line)
-                        if values["event"] == "command":
-                            commands[str(values["command"])] = None
+                        if isinstance(values, dict) and values.get("event") == event and name in values:
+                            yield values
         except FileNotFoundError:
-            pass
-        return list(commands)
+            return
 
     # --- finished cells ---
 

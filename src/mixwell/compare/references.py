@@ -25,16 +25,17 @@ def fold_of_rows(labels: Any, keys: Any, task: str, seed: int) -> Any:
 
 def probe_of(loaded: Any, rows: Any, labels: Any, keys: Any, task: str, batch_size: int, *, pairs: bool) -> Probe:
     """The probe of training rows, its penalty chosen by folds; the texts of pairs are read one by one."""
-    x = _features(loaded, rows, batch_size, pairs)
+    x = frozen_features(loaded, rows, batch_size, pairs=pairs)
     return fit_probe(x, labels, task, loaded.model.config.num_labels, fold_of_rows(labels, keys, task, 0))
 
 
-def probe_outputs(probe: Probe, loaded: Any, rows: Any, batch_size: int, *, pairs: bool) -> NDArray[np.float32]:
-    """What a probe predicts for tokenised rows: (N, C)."""
-    return probe.outputs(_features(loaded, rows, batch_size, pairs)).astype(np.float32)
+def probe_outputs(probe: Probe, x: NDArray[np.float32]) -> NDArray[np.float32]:
+    """What a probe predicts for features (N, H): (N, C)."""
+    return probe.outputs(x).astype(np.float32)
 
 
-def _features(loaded: Any, rows: Any, batch_size: int, pairs: bool) -> NDArray[np.float32]:
+def frozen_features(loaded: Any, rows: Any, batch_size: int, *, pairs: bool) -> NDArray[np.float32]:
+    """The features (N, H) of tokenised rows; the model must have its first weights."""
     model = probe_model(loaded.model, loaded.tokenizer, pairs=pairs) or loaded.model
     return features(model, loaded.tokenizer, rows, batch_size)
 

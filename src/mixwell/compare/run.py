@@ -14,9 +14,11 @@ from mixwell.compare.engines.local import LocalEngine
 from mixwell.compare.engines.ray import RayEngine
 from mixwell.compare.grid import Grid
 from mixwell.compare.live import LiveView, make_view
+from mixwell.compare.race import SEEDS as RACE_SEEDS
+from mixwell.compare.race import Budget, RaceResult, race
 from mixwell.compare.records import Records
 from mixwell.compare.schedule import ScheduleOutcome, check_data, execute
-from mixwell.compare.summary import Summary, summarise
+from mixwell.compare.summary import EQUAL_WITHIN, Summary, check_equal_within, summarise
 from mixwell.utils.errors import OptionError, RunError, nearest
 
 ENGINES = ("local", "ray")
@@ -30,11 +32,13 @@ class Done:
         folder: where its records are.
         summary: of the requested cells.
         outcome: what was trained, and what failed.
+        race: how it ended, if it was a race.
     """
 
     folder: Path
     summary: Summary
     outcome: ScheduleOutcome
+    race: RaceResult | None = None
 
 
 def check_failures(done: Done) -> None:
@@ -122,6 +126,8 @@ def run(
     retry_failed: bool = False,
     new_data: bool = False,
     level: float = 0.95,
+    equal_within: float = EQUAL_WITHIN,
+    budget: Budget | None = None,
     command: str | None = None,
 ) -> Done:
     """Train the cells of a grid that have no record yet, and summarise all of them.
@@ -134,6 +140,8 @@ def run(
         retry_failed: try cells again that failed before.
         new_data: go on although the data of a source changed since its records were made.
         level: of the intervals.
+        equal_within: points of the main metric that count as no difference.
+        budget: makes it a race that may cost so much; None trains the whole grid.
         command: the command line, for the log and the page.
 
     Raises:
@@ -143,6 +151,7 @@ def run(
 
     if not 0.5 <= level < 1:
         raise OptionError(f"level must be from 0.5 to below 1, got {level}")
+    check_equal_within(equal_within)
     view = view or LiveView()
     records = Records(folder or default_folder(grid))
     if records.path.exists():
@@ -152,10 +161,36 @@ def run(
     if command is not None:
         records.log("command", command=command)
     check_data(records, cells, new_data=new_data)
-    outcome = execute(cells, records, (engine or _inline_engine)(), view, retry_failed=retry_failed)
+    place, raced = (engine or _inline_engine)(), None
+    if budget is None:
+        outcome = execute(cells, records, place, view, retry_failed=retry_failed)
+    else:
+        raced, outcome = race(
+            cells, records, place, view, budget, level=level, equal_within=equal_within, retry_failed=retry_failed
+        )
     finished = [outcome.finished[cell.key] for cell in cells if cell.key in outcome.finished]
-    summary = summarise(finished, list(outcome.failed.values()), level)
-    return Done(records.path, dataclasses.replace(summary, commands=tuple(records.commands())), outcome)
+    summary = summarise(finished, list(outcome.failed.values()), level, equal_within, records.looks())
+    log_looks(records, summary)
+    return Done(records.path, dataclasses.replace(summary, commands=tuple(records.commands())), outcome, raced)
 
 
-__all__ = ["Cluster", "Done", "check_engine", "default_folder", "make_engine", "make_view", "run"]
+def log_looks(records: Records, summary: Summary) -> None:
+    """Write down at how many seeds results are shown now: verdicts after more seeds take it into account."""
+    looks = records.looks()
+    for group in summary.groups:
+        seeds = len(group.seeds)
+        if seeds and seeds not in looks.get(group.spec.group_mark, ()):
+            records.log("look", comparison=group.spec.group_mark, seeds=seeds)
+
+
+__all__ = [
+    "RACE_SEEDS",
+    "Budget",
+    "Cluster",
+    "Done",
+    "check_engine",
+    "default_folder",
+    "make_engine",
+    "make_view",
+    "run",
+]

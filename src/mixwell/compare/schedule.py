@@ -67,16 +67,23 @@ def check_data(records: Records, cells: Sequence[CellSpec], *, new_data: bool = 
 
 
 def execute(
-    cells: Sequence[CellSpec], records: Records, engine: Engine, view: LiveView, *, retry_failed: bool = False
+    cells: Sequence[CellSpec],
+    records: Records,
+    engine: Engine,
+    view: LiveView,
+    *,
+    retry_failed: bool = False,
+    close: bool = True,
 ) -> ScheduleOutcome:
     """Train the cells that have no record, and return the records of all.
 
     Args:
         cells: what is wanted, in order; each name once.
         records: the folder, made before.
-        engine: where cells run; closed at the end.
+        engine: where cells run.
         view: shows what happens.
         retry_failed: try cells again that failed before.
+        close: close the engine at the end.
 
     Raises:
         RunError: the folder has records of another version, or the engine has no machine left.
@@ -85,7 +92,8 @@ def execute(
         with CellLocks(records.path).opened() as locks:
             return _Schedule(cells, records, engine, view, locks, retry_failed).run()
     finally:
-        engine.close()
+        if close:
+            engine.close()
 
 
 class _Schedule:

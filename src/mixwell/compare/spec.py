@@ -15,6 +15,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from mixwell import data as texts
+from mixwell.compare.conditions import Conditions
 from mixwell.training.settings import BEFORE, TrainSettings
 from mixwell.utils.errors import OptionError
 from mixwell.utils.files import home
@@ -180,6 +181,7 @@ class CellSpec:
         label: name of method and options for tables.
         settings: of training: fields of `TrainSettings`, with the learning rate and length that are really used.
         seed: of head, order, dropout and mixing.
+        conditions: what is made harder, and what is tested besides.
     """
 
     name: str
@@ -197,11 +199,19 @@ class CellSpec:
     label: str
     settings: Mapping[str, Any]
     seed: int
+    conditions: Conditions = Conditions()
+
+    @property
+    def is_reference(self) -> bool:
+        """Whether it trains no Transformer."""
+        return self.method in REFERENCES
 
     def group(self) -> dict[str, Any]:
         """What the cells of one comparison have in common: all but method and seed."""
         sample = {key: value for key, value in dataclasses.asdict(self.sample).items() if key != "seed"}
+        conditions = self.conditions.identity(seeded=False)
         return {
+            **({"conditions": conditions} if conditions else {}),
             "data": self.fingerprint,
             "sample": sample,
             "max_test": self.max_test,
@@ -216,11 +226,17 @@ class CellSpec:
         """A text that is equal for the cells of one comparison."""
         return canonical(self.group())
 
+    @cached_property
+    def group_mark(self) -> str:
+        """A short name of the comparison, for the log."""
+        return hashlib.sha256(self.group_key.encode()).hexdigest()[:16]
+
     def identity(self) -> dict[str, Any]:
         """All that decides the result; paths are left out."""
         return {
             "format": FORMAT,
             **self.group(),
+            **({"conditions": self.conditions.identity()} if self.conditions else {}),
             "sampled": self.sampled,
             "sample": dataclasses.asdict(self.sample),
             "method": self.method,
@@ -234,15 +250,24 @@ class CellSpec:
         return hashlib.sha256(canonical(self.identity()).encode()).hexdigest()[:40]
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain values, for spec.json."""
-        return {"format": FORMAT, **dataclasses.asdict(self)}
+        """As plain values, for spec.json; without conditions as it was before there were any."""
+        values = dataclasses.asdict(self)
+        if not self.conditions:
+            del values["conditions"]
+        return {"format": FORMAT, **values}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> CellSpec:
         """The cell of `to_dict`; raises KeyError or TypeError for anything else."""
         rest = {key: value for key, value in values.items() if key != "format"}
         rest |= {"source": DataSource(**rest["source"]), "sample": Sample(**rest["sample"])}
+        rest["conditions"] = Conditions.from_dict(rest.get("conditions"))
         return cls(**rest)
+
+    @property
+    def title(self) -> str:
+        """The sample and the conditions, in words."""
+        return ", ".join(filter(None, [self.sample.title, self.conditions.title]))
 
     def train_settings(self, cache_dir: str | None = None) -> TrainSettings:
         """The settings for `mixwell.training.fitting`."""

@@ -8,17 +8,29 @@ which p-values are adjusted.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from mixwell.compare.records import CorruptRecord, Failure, Record, Records
-from mixwell.compare.spec import BASELINE, REFERENCES, CellSpec
-from mixwell.compare.stats.bootstrap import SeedResult
+from mixwell.compare.spec import BASELINE, REFERENCES, CellSpec, canonical
+from mixwell.compare.stats.bootstrap import AFTER, SCALARS, SeedResult, metric_info
+from mixwell.compare.stats.judge import Rules
+from mixwell.compare.stats.learned import GUESSING, Learning, what_was_learned
 from mixwell.compare.stats.sentences import VERDICT_WORDS, summary_sentence
 from mixwell.compare.stats.verdicts import PRIMARY, Comparison, MetricRow, compare
+from mixwell.utils.errors import OptionError
 
 TEMPERATURE = "none + temperature"
+EQUAL_WITHIN = 1.0  # points of the main metric
+# The metrics that verdicts are shown for. Not NLL and ECE before temperature: a method can lower them by being more
+# timid, and be worse in all that counts.
+JUDGED = {
+    "single_label": ("accuracy", "aurc", "nll_after"),
+    "multi_label": ("micro_f1", "nll_after"),
+    "regression": ("mse", "mae", "pearson", "spearman"),
+}
 
 
 @dataclass(frozen=True)
@@ -32,18 +44,23 @@ class Column:
 
 COLUMNS = {
     "single_label": (
-        Column("accuracy", "accuracy", True), Column("nll", "NLL"), Column("nll_after", "NLL after T"),
-        Column("ece", "ECE", True), Column("ece_after", "ECE after T", True),
+        Column("accuracy", "accuracy", True), Column("aurc", "AURC"), Column("nll_after", "NLL after T"),
+        Column("nll", "NLL"), Column("ece_after", "ECE after T", True), Column("ece", "ECE", True),
+        Column("excess_aurc", "excess AURC"), Column("error_auroc", "error AUROC"),
     ),
     "multi_label": (
-        Column("micro_f1", "micro-F1", True), Column("nll", "NLL"), Column("nll_after", "NLL after T"),
-        Column("ece", "ECE", True), Column("ece_after", "ECE after T", True),
+        Column("micro_f1", "micro-F1", True), Column("nll_after", "NLL after T"), Column("nll", "NLL"),
+        Column("ece_after", "ECE after T", True), Column("ece", "ECE", True),
     ),
     "regression": (
         Column("mse", "MSE"), Column("mae", "MAE"), Column("pearson", "Pearson"), Column("spearman", "Spearman"),
     ),
 }  # fmt: skip
-SECONDS = Column("seconds_per_step", "s/step")
+SCALAR_COLUMNS = (
+    Column("ood_auroc", "OOD AUROC"),
+    Column("ood_false_accept", "OOD accepted", True),
+    Column("seconds_per_step", "s/step"),
+)
 
 
 @dataclass(frozen=True)
@@ -61,6 +78,9 @@ class Group:
         sentences: the conclusion.
         failed: cells that failed.
         records: the finished cells.
+        learning: guessing, and runs that collapsed; None while plain training has no finished run.
+        rules: what its verdicts depend on.
+        tests: the same methods on further test sets, by name.
     """
 
     title: str
@@ -73,15 +93,20 @@ class Group:
     sentences: tuple[str, ...]
     failed: tuple[Failure, ...] = ()
     records: tuple[Record, ...] = ()
+    learning: Learning | None = None
+    rules: Rules = Rules(())
+    tests: Mapping[str, Comparison] = field(default_factory=dict)
 
     @property
     def methods(self) -> list[str]:
-        """The candidates, the best mean first."""
+        """The candidates and guessing, the best mean first."""
         if self.comparison is None:
             return []
         metric, sign = PRIMARY[self.spec.task], -1 if self.spec.task == "regression" else 1
-        comparison = self.comparison
-        names = sorted(comparison.methods, key=lambda name: -sign * comparison.row(name, metric).mean)
+        means = {name: self.comparison.row(name, metric).mean for name in self.comparison.methods}
+        if self.learning is not None:
+            means[GUESSING] = self.learning.guess[metric]
+        names = sorted(means, key=lambda name: -sign * means[name])
         if self.temperature is not None:
             names.insert(names.index(BASELINE) + 1, TEMPERATURE)
         return names
@@ -90,14 +115,24 @@ class Group:
     def columns(self) -> list[Column]:
         """The columns of the leaderboard."""
         metrics = self.comparison.metrics if self.comparison else ()
-        return [column for column in (*COLUMNS[self.spec.task], SECONDS) if column.metric in metrics]
+        return [column for column in (*COLUMNS[self.spec.task], *SCALAR_COLUMNS) if column.metric in metrics]
 
     def row(self, method: str, metric: str) -> MetricRow | None:
         """A candidate in a metric; None where it was not compared."""
+        if method == GUESSING and self.learning is not None and self.comparison is not None:
+            value = None if metric in SCALARS else self.learning.guess.get(metric.removesuffix(AFTER))
+            info = metric_info(metric)
+            return value if value is None else MetricRow(
+                method, metric, info.title, info.higher_is_better, value, float("nan"), 0, None
+            )  # fmt: skip
         chosen = self.temperature if method == TEMPERATURE else self.comparison
         if chosen is None or metric not in chosen.metrics:
             return None
         return chosen.row(method, metric)
+
+    def judges(self, metric: str) -> bool:
+        """Whether verdicts are shown for a metric."""
+        return metric in JUDGED[self.spec.task]
 
 
 @dataclass(frozen=True)
@@ -109,8 +144,13 @@ class Summary:
     commands: tuple[str, ...] = ()
 
 
-def read_summary(records: Records, level: float = 0.95) -> Summary:
+def read_summary(records: Records, level: float = 0.95, equal_within: float = EQUAL_WITHIN) -> Summary:
     """The comparisons of all records in a folder.
+
+    Args:
+        records: the folder.
+        level: of the intervals.
+        equal_within: points of the main metric that count as no difference.
 
     Raises:
         RunError: it is no such folder, or has records of another version.
@@ -123,7 +163,7 @@ def read_summary(records: Records, level: float = 0.95) -> Summary:
         except CorruptRecord as error:
             notes.append(f"record {key[:12]} is corrupt ({error}) and left out; `mixwell compare` trains it again")
     finished.sort(key=_order)
-    summary = summarise(finished, list(records.failures()), level)
+    summary = summarise(finished, list(records.failures()), level, equal_within, records.looks())
     return dataclasses.replace(summary, notes=tuple(notes), commands=tuple(records.commands()))
 
 
@@ -133,14 +173,24 @@ def _order(record: Record) -> tuple[Any, ...]:
     return spec.name, record.result["train_rows"], spec.group_key, spec.label, spec.seed
 
 
-def summarise(records: Iterable[Record], failures: Sequence[Failure] = (), level: float = 0.95) -> Summary:
+def summarise(
+    records: Iterable[Record],
+    failures: Sequence[Failure] = (),
+    level: float = 0.95,
+    equal_within: float = EQUAL_WITHIN,
+    looks: Mapping[str, Collection[int]] | None = None,
+) -> Summary:
     """The comparisons of some records, in their order.
 
     Args:
         records: finished cells.
         failures: failed cells.
         level: of the intervals.
+        equal_within: points of the main metric that count as no difference.
+        looks: for each comparison (`CellSpec.group_mark`) the numbers of seeds at which somebody has looked.
     """
+    check_equal_within(equal_within)
+    earlier = looks or {}
     grouped: dict[str, list[Record]] = {}
     for record in records:
         grouped.setdefault(record.spec.group_key, []).append(record)
@@ -152,8 +202,16 @@ def summarise(records: Iterable[Record], failures: Sequence[Failure] = (), level
     groups = []
     for key, spec, title in zip(keys, specs, group_titles(specs)):
         for words, part in _samplings(grouped.get(key, [])).items():
-            groups.append(_group(f"{title}{words}", spec, part, failed.get(key, []), level))
+            points = None if spec.task == "regression" else equal_within / 100
+            rules = Rules(tuple(sorted(earlier.get(spec.group_mark, ()))), points)
+            groups.append(_group(f"{title}{words}", spec, part, failed.get(key, []), level, rules))
     return Summary(tuple(groups))
+
+
+def check_equal_within(points: float) -> None:
+    """Raise `OptionError` unless a number of points can be used."""
+    if not 0 < points <= 50:
+        raise OptionError(f"equal_within must be points above 0 and at most 50, got {points}")
 
 
 def _samplings(records: list[Record]) -> dict[str, list[Record]]:
@@ -172,12 +230,13 @@ def _samplings(records: list[Record]) -> dict[str, list[Record]]:
 
 def group_titles(specs: Sequence[CellSpec]) -> list[str]:
     """What distinguishes comparisons: data and sample, then what differs among them."""
-    short = [f"{spec.name}, {spec.sample.title}" for spec in specs]
+    short = [f"{spec.name}, {spec.title}" for spec in specs]
     details: list[dict[str, str]] = []
     for spec in specs:
         values = {"model": spec.model.rstrip("/").split("/")[-1]}
         values |= {name: str(value) for name, value in spec.settings.items()}
         values |= {"test rows": str(spec.max_test or "all"), "data": spec.fingerprint[:8], "weights": spec.weights[:8]}
+        values["further tests"] = canonical(spec.conditions.identity(seeded=False)) if spec.conditions.files() else ""
         details.append(values)
     titles = []
     for title, values in zip(short, details):
@@ -195,7 +254,8 @@ def seed_result(record: Record, *, after_temperature: bool = False) -> SeedResul
         after_temperature: take the probabilities after the temperature for those of the model.
     """
     outputs, temperature = record.outputs(), record.result["temperature"]
-    seconds = record.result["timing"]["seconds_per_step"]
+    scalars = {"seconds_per_step": record.result["timing"]["seconds_per_step"]}
+    scalars |= {f"ood_{name}": value for name, value in record.result.get("ood", {}).items() if name != "rows"}
     logits = outputs["test_logits"]
     if after_temperature:
         logits, temperature = logits / temperature, None
@@ -204,11 +264,33 @@ def seed_result(record: Record, *, after_temperature: bool = False) -> SeedResul
         logits=logits,
         labels=outputs["test_labels"],
         temperature=temperature,
-        scalars={} if seconds is None or after_temperature else {"seconds_per_step": float(seconds)},
+        scalars={name: float(v) for name, v in scalars.items() if v is not None and not after_temperature},
     )
 
 
-def _group(title: str, spec: CellSpec, records: list[Record], failed: list[Failure], level: float) -> Group:
+def _further_tests(
+    by_method: Mapping[str, Sequence[Record]], task: str, level: float, rules: Rules
+) -> dict[str, Comparison]:
+    """The methods on further test sets, in the metrics that are judged."""
+    found: dict[str, Comparison] = {}
+    for name in by_method[BASELINE][0].result.get("tests", {}):
+        results: dict[str, list[SeedResult]] = {}
+        for label, records in by_method.items():
+            for record in records:
+                outputs, own = record.outputs(), record.result.get("tests", {}).get(name)
+                if own is not None:
+                    pair = outputs[f"test.{name}_logits"], outputs[f"test.{name}_labels"]
+                    results.setdefault(label, []).append(SeedResult(record.spec.seed, *pair, own["temperature"]))
+        if BASELINE in results:
+            found[name] = compare(
+                results, BASELINE, JUDGED[task], task=task, level=level, apart=REFERENCES, rules=rules
+            )
+    return found
+
+
+def _group(
+    title: str, spec: CellSpec, records: list[Record], failed: list[Failure], level: float, rules: Rules
+) -> Group:
     by_method: dict[str, list[Record]] = {}
     for record in sorted(records, key=lambda record: record.spec.seed):
         by_method.setdefault(record.spec.label, []).append(record)
@@ -230,15 +312,77 @@ def _group(title: str, spec: CellSpec, records: list[Record], failed: list[Failu
     seeds = {result.seed for result in results[BASELINE]}
     order = [BASELINE, *(label for label in results if label != BASELINE)]
     results = {label: results[label] for label in order if seeds & {result.seed for result in results[label]}}
-    comparison = compare(results, BASELINE, task=spec.task, level=level, apart=REFERENCES)
+    learning = learned(spec, {label: by_method[label] for label in results})
+    rules = dataclasses.replace(rules, withheld=learning.withheld(BASELINE))
+    comparison = compare(results, BASELINE, task=spec.task, level=level, apart=REFERENCES, rules=rules)
+    one_set = len(seeds) > 1 and len({record.spec.sampled for record in by_method[BASELINE]}) == 1
     temperature = None
-    sentences = [summary_sentence(comparison)]
     if spec.task != "regression":
         before = [dataclasses.replace(result, temperature=None, scalars={}) for result in results[BASELINE]]
         after = [seed_result(record, after_temperature=True) for record in by_method[BASELINE]]
-        temperature = compare({BASELINE: before, TEMPERATURE: after}, BASELINE, task=spec.task, level=level)
-        sentences.append(_temperature_sentence(temperature))
-    return Group(comparison=comparison, temperature=temperature, sentences=tuple(sentences), **common)
+        pair = {BASELINE: before, TEMPERATURE: after}
+        names = [name for name in (PRIMARY[spec.task], "nll", "ece") if name in comparison.metrics]
+        temperature = compare(pair, BASELINE, names, task=spec.task, level=level)
+    sentences = _sentences(comparison, learning, temperature, one_set)
+    tests = _further_tests({label: by_method[label] for label in results}, spec.task, level, rules)
+    return Group(
+        tests=tests,
+        comparison=comparison,
+        temperature=temperature,
+        sentences=sentences,
+        learning=learning,
+        rules=rules,
+        **common,
+    )
+
+
+def learned(spec: CellSpec, by_method: Mapping[str, Sequence[Record]]) -> Learning:
+    """What the models of a comparison learned, from their records."""
+    metric = PRIMARY[spec.task]
+    values = {
+        label: {record.spec.seed: float(record.result["test"]["before"][metric]) for record in part}
+        for label, part in by_method.items()
+    }
+    labels: list[Any] = []
+    for record in by_method[BASELINE]:
+        own = record.outputs()["test_labels"]
+        if not any(own is one or (own.shape == one.shape and (own == one).all()) for one in labels):
+            labels.append(own)
+    classes = len(by_method[BASELINE][0].result["labels"])
+    return what_was_learned(values, labels, spec.task, metric, classes, REFERENCES)
+
+
+def _sentences(
+    comparison: Comparison, learning: Learning, temperature: Comparison | None, one_set: bool
+) -> tuple[str, ...]:
+    """The conclusion: what makes verdicts meaningless comes first."""
+    sentences = [f"{learning.headline}."] if learning.headline else []
+    if not learning.headline or (len(learning.runs) and max(learning.runs.values()) == 1):
+        sentences.append(summary_sentence(comparison, one_training_set=one_set))
+    if not learning.headline:
+        for method in learning.collapsed:
+            whose = "all verdicts are" if method == BASELINE else "its verdict is"
+            sentences.append(f"{learning.words(method)[0].upper()}{learning.words(method)[1:]}, so {whose} withheld.")
+        if temperature is not None:
+            sentences.append(_temperature_sentence(temperature))
+    pairing = pairing_sentence(comparison)
+    return tuple([*sentences, pairing] if pairing else sentences)
+
+
+def pairing_sentence(comparison: Comparison) -> str:
+    """What pairing by seed is worth; empty where too few seeds tell."""
+    metric = PRIMARY[comparison.task]
+    others = [name for name in comparison.methods if name != BASELINE and name not in REFERENCES]
+    rows = [comparison.row(name, metric).difference for name in others]
+    known = [row.correlation for row in rows if row is not None and math.isfinite(row.correlation)]
+    if not known:
+        return ""
+    mean = sum(known) / len(known)
+    words = f"Pairing by seed: {metric_info(metric).title} of the methods and of plain training correlates by "
+    words += f"{mean:+.2f} over seeds, so "
+    if mean < 0.05:
+        return words + "pairing gains nothing here."
+    return words + f"unpaired runs would need about {1 / (1 - min(mean, 0.99)):.1f} times the seeds."
 
 
 def _temperature_sentence(comparison: Comparison) -> str:

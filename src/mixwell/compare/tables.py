@@ -10,8 +10,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from mixwell.compare.conditions import CHOSEN
 from mixwell.compare.spec import BASELINE
-from mixwell.compare.stats.verdicts import PRIMARY, Difference
+from mixwell.compare.stats.judge import Difference
+from mixwell.compare.stats.learned import GUESSING
+from mixwell.compare.stats.verdicts import PRIMARY
 from mixwell.compare.summary import TEMPERATURE, Column, Group, Summary
 
 JSON_FORMAT = "mixwell comparison 1"
@@ -75,9 +78,13 @@ def table_line(group: Group, method: str) -> list[str]:
     row = group.row(method, main.metric)
     assert row is not None
     spread = f" ± {figure(row.sd, main)}" if math.isfinite(row.sd) else ""
-    line = [method, str(row.seeds), figure(row.mean, main) + spread]
+    collapsed = group.learning.collapsed.get(method, ()) if group.learning else ()
+    count = str(row.seeds or "") + (f" ({len(collapsed)} collapsed)" if collapsed else "")
+    line = [method, count, figure(row.mean, main) + spread]
     if method == BASELINE:
         line += ["", "baseline"]
+    elif method == GUESSING:
+        line += ["", ""]
     elif method == TEMPERATURE:
         line += ["same decisions", ""]
     else:
@@ -87,7 +94,8 @@ def table_line(group: Group, method: str) -> list[str]:
         if other is None:
             line.append("")
             continue
-        mark = {"better": " +", "worse": " -"}.get(other.difference.verdict, "") if other.difference else ""
+        verdict = other.difference.verdict if other.difference and group.judges(column.metric) else ""
+        mark = {"better": " +", "worse": " -"}.get(verdict, "")
         line.append(figure(other.mean, column) + mark)
     return line
 
@@ -101,14 +109,55 @@ def about(group: Group) -> str:
     return f"{rows} training rows, {group.test_rows:,} test rows, {len(group.seeds)} seeds of plain training"
 
 
+def further_tests(group: Group) -> dict[str, list[list[str]]]:
+    """Per further test set the lines of a table, the first with the names of its columns."""
+    found: dict[str, list[list[str]]] = {}
+    for name, comparison in group.tests.items():
+        columns = [column for column in group.columns if column.metric in comparison.metrics]
+        titles = [f"{column.title} %" if column.percent else column.title for column in columns]
+        lines = [["method", titles[0], "difference", "verdict", *titles[1:]]]
+        sign = 1 if comparison.rows[0].higher_is_better else -1
+        ranked = sorted(comparison.methods, key=lambda label: -sign * comparison.row(label, columns[0].metric).mean)
+        for method in ranked:
+            row = comparison.row(method, columns[0].metric)
+            verdict = row.difference.verdict if row.difference else "baseline"
+            line = [method, figure(row.mean, columns[0]), change(row.difference, columns[0]), verdict]
+            for column in columns[1:]:
+                other = comparison.row(method, column.metric)
+                mark = {"better": " +", "worse": " -"}.get(other.difference.verdict, "") if other.difference else ""
+                line.append(figure(other.mean, column) + mark)
+            lines.append(line)
+        found[name] = lines
+    return found
+
+
+def further_texts(group: Group) -> str:
+    """The tables of further test sets as text; empty without any."""
+    texts = []
+    for name, lines in further_tests(group).items():
+        widths = [max(map(len, column)) for column in zip(*lines)]
+        texts.append(f"{'Beside it, the' if name == CHOSEN else 'Tested on'} {name}:")
+        texts += ["  ".join(cell.ljust(size) for cell, size in zip(line, widths)).rstrip() for line in lines] + [""]
+    return "\n".join(texts)
+
+
 def footnote(group: Group) -> str:
     """How to read the table."""
     level = group.comparison.level if group.comparison else 0.95
     return (
         f"Mean ± standard deviation over seeds. Difference: to plain training, paired by seed and test row, with its "
-        f"{100 * level:g} % interval. Verdicts, and the marks + (better) and - (worse), are adjusted over methods. "
-        f"T: temperature."
+        f"{100 * level:g} % interval. Verdicts, and the marks + (better) and - (worse), are adjusted over methods and "
+        f"over looks at fewer seeds; {_equal_words(group)}. AURC: mean share of mistakes over all coverages when the "
+        f"surest rows are answered first. T: temperature; NLL and ECE before it get no marks. Guessing: the most "
+        f"frequent class, always."
     )
+
+
+def _equal_words(group: Group) -> str:
+    points = group.rules.equal_within
+    if points is None:
+        return "none is called practically equal"
+    return f"practically equal: within {100 * points:g} point{'' if points == 0.01 else 's'}"
 
 
 def failures(group: Group) -> list[str]:
@@ -140,14 +189,19 @@ def markdown(summary: Summary) -> str:
             lines += [f"{about(group)}.", "", f"| {' | '.join(names)} |", f"|{'|'.join(['---'] * len(names))}|"]
             lines += [f"| {' | '.join(safe(cell) for cell in line)} |" for line in leaderboard(group)]
             lines += ["", footnote(group), ""]
+            for name, (head, *rest) in further_tests(group).items():
+                lines += [f"### {safe(name)}", "", f"| {' | '.join(head)} |", f"|{'|'.join(['---'] * len(head))}|"]
+                lines += [f"| {' | '.join(safe(cell) for cell in line)} |" for line in rest] + [""]
         lines += [f"- {safe(line)}" for line in failures(group)] + [""] * bool(group.failed)
     lines += [f"- {safe(note)}" for note in summary.notes]
     return "\n".join(lines).rstrip() + "\n"
 
 
 _FIELDS = (
-    "data", "sample", "comparison", "model", "task", "method", "metric", "higher_is_better", "seeds", "mean", "sd",
-    "difference", "lo", "hi", "p", "p_adjusted", "sign_flip_p", "effect_size", "verdict", "seeds_needed", "note",
+    "data", "sample", "conditions", "test_set",
+    "comparison", "model", "task", "method", "metric", "higher_is_better", "seeds", "mean", "sd",
+    "difference", "lo", "hi", "lo_adjusted", "hi_adjusted", "p", "p_adjusted", "p_equal", "sign_flip_p", "effect_size",
+    "detectable", "correlation", "collapsed", "verdict", "note",
 )  # fmt: skip
 
 
@@ -157,24 +211,28 @@ def to_csv(summary: Summary) -> str:
     writer = csv.DictWriter(stream, _FIELDS, lineterminator="\n")
     writer.writeheader()
     for group in summary.groups:
-        for method in group.methods:
-            for metric in group.comparison.metrics if group.comparison else ():
-                row = group.row(method, metric)
-                if row is None:
-                    continue
-                values: dict[str, Any] = {
-                    "data": group.spec.name, "sample": group.spec.sample.title, "comparison": group.title,
+        rows = [row for method in group.methods for metric in group.comparison.metrics
+                if (row := group.row(method, metric)) is not None] if group.comparison else []  # fmt: skip
+        further = [(name, row) for name, comparison in group.tests.items() for row in comparison.rows]
+        for test_set, row in [*(("", row) for row in rows), *further]:
+            method, metric = row.method, row.metric
+            values: dict[str, Any] = {
+                    "data": group.spec.name, "sample": group.spec.sample.title, "test_set": test_set,
+                    "conditions": group.spec.conditions.title, "comparison": group.title,
                     "model": Path(group.spec.model).name, "task": group.spec.task, "method": method, "metric": metric,
                     "higher_is_better": row.higher_is_better, "seeds": row.seeds, "mean": row.mean, "sd": row.sd,
+                    "collapsed": len(group.learning.collapsed.get(method, ())) if group.learning else None,
                 }  # fmt: skip
-                d = row.difference
-                if d is not None:
-                    values |= {
-                        "difference": d.mean, "lo": d.lo, "hi": d.hi, "p": d.p, "p_adjusted": d.p_holm,
-                        "sign_flip_p": d.sign_flip_p, "verdict": d.verdict, "effect_size": d.effect_size,
-                        "seeds_needed": d.seeds_needed, "note": d.note,
+            d = row.difference
+            if d is not None:
+                values |= {
+                        "difference": d.mean, "lo": d.lo, "hi": d.hi, "lo_adjusted": d.lo_adjusted,
+                        "hi_adjusted": d.hi_adjusted, "p": d.p, "p_adjusted": d.p_holm, "p_equal": d.p_equal,
+                        "sign_flip_p": d.sign_flip_p, "effect_size": d.effect_size, "detectable": d.detectable,
+                        "correlation": d.correlation, "note": d.note,
+                        "verdict": d.verdict if group.judges(metric) else None,
                     }  # fmt: skip
-                writer.writerow({name: _blank(value) for name, value in values.items()})
+            writer.writerow({name: _blank(value) for name, value in values.items()})
     return stream.getvalue()
 
 
@@ -191,6 +249,7 @@ def to_json(summary: Summary) -> str:
                 "title": group.title,
                 "data": group.spec.name,
                 "sample": group.spec.sample.title,
+                "conditions": group.spec.conditions.identity(seeded=False),
                 "model": Path(group.spec.model).name,
                 "settings": dict(group.spec.settings),
                 "seeds": list(group.seeds),
@@ -198,7 +257,16 @@ def to_json(summary: Summary) -> str:
                 "test_rows": group.test_rows,
                 "primary": PRIMARY[group.spec.task],
                 "sentences": list(group.sentences),
+                "judged": [metric for metric in group.comparison.metrics if group.judges(metric)]
+                if group.comparison
+                else [],
+                "guessing": group.learning.guess if group.learning else None,
+                "collapsed": {name: list(seeds) for name, seeds in group.learning.collapsed.items()}
+                if group.learning
+                else {},
+                "looks": list(group.rules.looks or ()),
                 "comparison": group.comparison.to_dict() if group.comparison else None,
+                "tests": {name: comparison.to_dict() for name, comparison in group.tests.items()},
                 "temperature": group.temperature.to_dict() if group.temperature else None,
                 "failed": [
                     {"method": one.spec.label, "seed": one.spec.seed, "reason": one.reason, "cell": one.spec.key}

@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from mixwell.metrics import scores
 from mixwell.metrics.calibration import adaptive_ece_of, confidence_and_correctness, ece_of
-from mixwell.metrics.scores import Floats, check_arrays, f1_from_counts, row_brier, row_nll, sigmoid, softmax
+from mixwell.metrics.scores import (
+    Floats,
+    accuracy,
+    brier,
+    check_arrays,
+    counts,
+    f1_from_counts,
+    macro_f1,
+    mcc,
+    nll,
+    row_brier,
+    row_nll,
+    sigmoid,
+    softmax,
+)
+from mixwell.metrics.selective import aurc_of, error_auroc_of, excess_aurc_of
 from mixwell.metrics.tasks import MULTI, REGRESSION, SINGLE
 from mixwell.utils.errors import OptionError
 
@@ -27,22 +42,28 @@ def _correlation(x: Floats, y: Floats) -> float:
     return float(np.mean(np.where(spread > 0, (x * y).sum(axis=0) / np.where(spread > 0, spread, 1.0), 0.0)))
 
 
-def _single(z: Floats, y: NDArray[Any], t: float) -> dict[str, float]:
+def _single(z: Floats, y: NDArray[Any], t: float, only: Collection[str] | None = None) -> dict[str, float]:
     p = softmax(z / t)
     conf, right = confidence_and_correctness(p, z, y)
-    return {
-        "accuracy": scores.accuracy(z, y),
-        "macro_f1": scores.macro_f1(z, y),
-        "mcc": scores.mcc(z, y),
-        "nll": scores.nll(z / t, y),
-        "brier": scores.brier(p, y),
-        "ece": ece_of(conf, right),
-        "adaptive_ece": adaptive_ece_of(conf, right),
+    # By the model's own probabilities: a temperature hardly changes their order, and for two classes not at all.
+    own = conf if t == 1.0 else softmax(z).max(axis=1)
+    metrics: dict[str, Callable[[], float]] = {
+        "accuracy": lambda: accuracy(z, y),
+        "macro_f1": lambda: macro_f1(z, y),
+        "mcc": lambda: mcc(z, y),
+        "nll": lambda: nll(z / t, y),
+        "brier": lambda: brier(p, y),
+        "ece": lambda: ece_of(conf, right),
+        "adaptive_ece": lambda: adaptive_ece_of(conf, right),
+        "aurc": lambda: aurc_of(own, right),
+        "excess_aurc": lambda: excess_aurc_of(own, right),
+        "error_auroc": lambda: error_auroc_of(own, right),
     }
+    return {name: value() for name, value in metrics.items() if only is None or name in only}
 
 
 def _multi(z: Floats, y: NDArray[Any], t: float) -> dict[str, float]:
-    tp, predicted, support = scores.counts(z, y, MULTI)
+    tp, predicted, support = counts(z, y, MULTI)
     per_label = f1_from_counts(tp, predicted, support)
     p = sigmoid(z / t)
     conf, right = confidence_and_correctness(p, z, y, MULTI)
@@ -66,7 +87,11 @@ def _regression(z: Floats, y: NDArray[Any], t: float) -> dict[str, float]:
 
 
 def measure(
-    logits: ArrayLike, labels: ArrayLike, task: str = SINGLE, temperature: float | None = None
+    logits: ArrayLike,
+    labels: ArrayLike,
+    task: str = SINGLE,
+    temperature: float | None = None,
+    only: Collection[str] | None = None,
 ) -> dict[str, float]:
     """All metrics of a task, by the names in `METRICS`.
 
@@ -76,6 +101,7 @@ def measure(
         task: one of `TASKS`.
         temperature: divide the logits by this for the probabilities (decisions do not change); not for
             regression.
+        only: the names of the metrics wanted, to save time; None for all.
 
     Multi label: a label is predicted when its probability is above 0.5; ECE is over all N * C binary
     decisions, with the confidence max(p, 1 - p); NLL and Brier score are means over labels. Regression with
@@ -88,4 +114,7 @@ def measure(
             raise OptionError("task 'regression' has no temperature: leave it out")
         if not (np.isfinite(temperature) and temperature > 0):
             raise OptionError(f"temperature must be a number above 0, got {temperature}")
-    return {SINGLE: _single, MULTI: _multi, REGRESSION: _regression}[task](z, y, temperature or 1.0)
+    if task == SINGLE:
+        return _single(z, y, temperature or 1.0, only)
+    metrics = (_multi if task == MULTI else _regression)(z, y, temperature or 1.0)
+    return {name: value for name, value in metrics.items() if only is None or name in only}

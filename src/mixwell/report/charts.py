@@ -18,7 +18,7 @@ from markupsafe import Markup, escape
 from mixwell.metrics.calibration import Bin
 from mixwell.report.page import package_text
 
-VERDICTS = {"better": "var(--good)", "worse": "var(--bad)"}
+VERDICTS, SHAPES = {"better": "var(--good)", "worse": "var(--bad)"}, {"better": 2, "worse": 3}
 SERIES = 10  # the page has as many colours
 _DASHES = ("", "7 3", "2 3", "9 3 2 3", "5 2", "12 4", "3 2", "9 3 2 3 2 3", "1 3", "14 3 3 3")
 _WIDTHS = {"chart wide": 560.0, "chart narrow": 340.0}  # letters of a scaled-down drawing are too small on a phone
@@ -158,7 +158,7 @@ def _for_both_widths(draw: Callable[Concatenate[str, float, P], Markup]) -> Call
 
 @dataclass(frozen=True)
 class ForestRow:
-    """A row of a forest plot; `lo` and `hi` may be NaN."""
+    """A row of a forest plot; ends may be NaN. The outer ones are of the adjusted interval, which the verdict has."""
 
     name: str
     mean: float
@@ -166,6 +166,8 @@ class ForestRow:
     hi: float
     verdict: str
     words: str
+    outer_lo: float = math.nan
+    outer_hi: float = math.nan
 
 
 @_for_both_widths
@@ -187,7 +189,7 @@ def forest(
     above = width < 400
     side, step, top = 0.0 if above else _side([row.name for row in rows], 210), 44.0 if above else 28.0, 26.0
     height = top + step * len(rows) + 44
-    low, high = _span([value for row in rows for value in (row.mean, row.lo, row.hi)] + [zero])
+    low, high = _span([v for row in rows for v in (row.mean, row.lo, row.hi, row.outer_lo, row.outer_hi)] + [zero])
     drawing = Picture(width, height, label, kind)
     left, right = side + (10 if above else 12), width - 14
 
@@ -204,8 +206,8 @@ def forest(
     arrow = "better \u2192" if better == "right" else "\u2190 better"
     beside, anchor = (6, "start") if better == "right" else (-6, "end")
     drawing.text(x(zero) + beside, top - 8, arrow, anchor=anchor, kind="soft")
-    title = f"difference to plain training{unit}" if zero == 0 else unit
-    drawing.text((left + right) / 2, bottom + 36, title, anchor="middle", kind="soft")
+    unit = f"difference to plain training{unit}" if zero == 0 else unit
+    drawing.text((left + right) / 2, bottom + 36, unit, anchor="middle", kind="soft")
     for number, row in enumerate(rows):
         y = top + step * (number + (0.68 if above else 0.5))
         paint = VERDICTS.get(row.verdict, "var(--s1)")
@@ -214,13 +216,14 @@ def forest(
             drawing.text(0, y - 12, _short(row.name, 44), kind=bold)
         else:
             drawing.text(side, y + 4.5, _short(row.name), anchor="end", kind=bold)
+        if math.isfinite(row.outer_lo + row.outer_hi):  # pale
+            drawing.line(x(row.outer_lo), y, x(row.outer_hi), y, "", f"stroke:{paint};stroke-width:7;opacity:0.25")
         if math.isfinite(row.lo) and math.isfinite(row.hi):
             for end in (row.lo, row.hi):
                 drawing.line(x(end), y - 5, x(end), y + 5, "", f"stroke:{paint};stroke-width:2")
             drawing.line(x(row.lo), y, x(row.hi), y, "", f"stroke:{paint};stroke-width:2.5")
         # The shape shows the verdict too: a triangle, a diamond, a circle.
-        shape = {"better": 2, "worse": 3}.get(row.verdict, 0)
-        drawing.mark(x(row.mean), y, shape, f"{row.name}: {row.words}", 5.5, paint)
+        drawing.mark(x(row.mean), y, SHAPES.get(row.verdict, 0), f"{row.name}: {row.words}", 5.5, paint)
     return drawing.markup()
 
 

@@ -16,7 +16,8 @@ from mixwell.compare import tables
 from mixwell.compare.records import Record
 from mixwell.compare.spec import BASELINE, canonical
 from mixwell.compare.stats.bootstrap import metric_info
-from mixwell.compare.stats.verdicts import BETTER, CALIBRATION, PRIMARY, WORSE
+from mixwell.compare.stats.judge import BETTER, WORSE
+from mixwell.compare.stats.verdicts import CALIBRATION, PRIMARY
 from mixwell.compare.summary import TEMPERATURE, Column, Group, Summary
 from mixwell.report import charts, details
 from mixwell.report.page import render
@@ -25,7 +26,7 @@ from mixwell.utils.errors import OptionError, nearest
 TEMPLATE = "compare.html.j2"
 FORMATS = ("md", "csv", "json", "latex", "html")
 _SUFFIXES = {".md": "md", ".csv": "csv", ".json": "json", ".tex": "latex", ".html": "html", ".htm": "html"}
-_SHORT = {"nll": "NLL", "nll_after": "NLL after T", "ece": "ECE", "ece_after": "ECE after T"}
+_SHORT = {"aurc": "AURC", "nll": "NLL", "nll_after": "NLL after T", "ece": "ECE", "ece_after": "ECE after T"}
 _SETTINGS_FIRST = ("epochs", "batch_size", "learning_rate", "max_length", "patience", "best_metric")
 
 
@@ -147,12 +148,12 @@ def _board(summary: Summary) -> dict[str, Any]:
         if column is columns[0]:
             heads += [BoardHead("difference"), BoardHead("verdict", number=False)]
     heads.append(BoardHead("seeds"))
-    named = Counter((group.spec.name, group.spec.sample.title) for group in ready)
+    named = Counter((group.spec.name, group.spec.title) for group in ready)
     mixed = len({group.columns[0].metric for group in ready}) > 1
     rows = []
     for group in ready:
         # What distinguishes it from others of the same data and sample: model, settings.
-        unique = named[group.spec.name, group.spec.sample.title] == 1
+        unique = named[group.spec.name, group.spec.title] == 1
         place = (group.spec.name if unique else group.title) if len(summary.groups) > 1 else ""
         rows += [_board_row(group, method, columns, place=place, mixed=mixed) for method in group.methods]
     return {"heads": heads, "rows": rows}
@@ -182,13 +183,14 @@ def _board_row(group: Group, method: str, columns: list[Column], *, place: str, 
             cells.append(BoardCell(""))
             continue
         spread = f" ± {tables.figure(row.sd, column)}" if column is main and math.isfinite(row.sd) else ""
-        kind = row.difference.verdict if row.difference and row.difference.verdict in (BETTER, WORSE) else ""
+        kind = row.difference.verdict if row.difference and group.judges(column.metric) else ""
+        kind = kind if kind in (BETTER, WORSE) else ""
         cells.append(BoardCell(tables.figure(row.mean, column) + spread, _value(row.mean), kind))
-    cells += [*(changes if len(columns) == 1 else []), BoardCell(str(first.seeds), str(first.seeds))]
+    cells += [*(changes if len(columns) == 1 else []), BoardCell(str(first.seeds or ""), str(first.seeds))]
     return {
         "cells": cells,
         "data": group.spec.name,
-        "sample": group.spec.sample.title,
+        "sample": group.spec.title,
         "base": method == BASELINE,
     }
 
@@ -269,11 +271,12 @@ def _group(group: Group, numbers: dict[str, int], with_texts: bool) -> dict[str,
         "title": group.title,
         "order": order,
         "data": group.spec.name,
-        "sample": group.spec.sample.title,
+        "sample": group.spec.title,
         "task": group.spec.task,
         "sentences": list(group.sentences),
         "about": tables.about(group),
         "forests": _forests(group),
+        "tests": tables.further_tests(group),
         "level": f"{100 * group.comparison.level:g} %" if group.comparison else "",
         "losses": details.loss_views(methods, numbers),
         "methods": [details.method_view(methods[name], methods.get(BASELINE), numbers) for name in order],
@@ -288,7 +291,8 @@ def _forests(group: Group) -> list[dict[str, Any]]:
     """Forest plots: of the main metric, of the calibration and of what else the leaderboard shows."""
     if group.comparison is None or len(group.comparison.methods) < 2:
         return []
-    wanted = [PRIMARY[group.spec.task], CALIBRATION.get(group.spec.task, ""), "nll", "ece", "ece_after", "macro_f1"]
+    wanted = [PRIMARY[group.spec.task], "aurc", CALIBRATION.get(group.spec.task, ""), "nll", "ece", "ece_after"]
+    wanted.append("macro_f1")
     percent = {column.metric for column in group.columns if column.percent} | {"macro_f1"}
     forests = []
     for metric in _unique(wanted):
@@ -312,8 +316,10 @@ def _forest_rows(group: Group, metric: str, scale: float) -> list[charts.ForestR
         if row is None or row.difference is None or (name == TEMPERATURE and not metric.startswith(("nll", "ece"))):
             continue
         d = row.difference
-        words = f"{tables.change(d, column)}, {d.verdict}"
-        rows.append(charts.ForestRow(name, scale * d.mean, scale * d.lo, scale * d.hi, d.verdict, words))
+        verdict = d.verdict if group.judges(metric) else ""
+        words = ", ".join(filter(None, [tables.change(d, column), verdict]))
+        ends = (scale * d.lo, scale * d.hi, scale * d.lo_adjusted, scale * d.hi_adjusted)
+        rows.append(charts.ForestRow(name, scale * d.mean, ends[0], ends[1], verdict, words, ends[2], ends[3]))
     return rows
 
 
@@ -344,6 +350,9 @@ def _settings(group: Group) -> list[tuple[str, str]]:
         ("weights", spec.weights[:16]),
         ("data", spec.name),
         ("sample", spec.sample.title),
+        *([("conditions", spec.conditions.title)] if spec.conditions.title else []),
+        *((f"further test {file.name}", file.path.split("/")[-1]) for file in spec.conditions.tests),
+        *([("foreign texts", spec.conditions.ood.path.split("/")[-1])] if spec.conditions.ood else []),
         ("test rows", f"{group.test_rows:,}"),
         ("seeds", ", ".join(map(str, group.seeds))),
         ("task", spec.task),

@@ -243,7 +243,7 @@ def _loss(row: dict[str, Any], kind: str) -> float:
 
 def _ratio(records: Sequence[Record], plain: Sequence[Record]) -> tuple[float, float, float] | None:
     """Seconds per step against plain training with the same seed: mean of the ratios and a 95 % interval."""
-    from scipy import stats
+    from scipy import special  # not stats, which takes a second to import
 
     base = {record.spec.seed: record.result["timing"]["seconds_per_step"] for record in plain}
     logs = [
@@ -256,7 +256,7 @@ def _ratio(records: Sequence[Record], plain: Sequence[Record]) -> tuple[float, f
     mean = float(np.mean(logs))
     if len(logs) < 2:
         return math.exp(mean), math.nan, math.nan
-    half = float(stats.t.ppf(0.975, len(logs) - 1)) * float(np.std(logs, ddof=1)) / math.sqrt(len(logs))
+    half = float(special.stdtrit(len(logs) - 1, 0.975)) * float(np.std(logs, ddof=1)) / math.sqrt(len(logs))
     return math.exp(mean), math.exp(mean - half), math.exp(mean + half)
 
 

@@ -64,7 +64,11 @@ def show_comparison(done: Any) -> None:
         if group.comparison is not None:
             width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
             print(f"{group.title}: {tables.about(group)}\n\n{tables.table(group, width)}\n\n{tables.footnote(group)}")
+            if group.tests:
+                print(f"\n{tables.further_texts(group)}")
         for sentence in group.sentences:
             print(sentence)
         print()
+    if done.race is not None:
+        print("\n".join([*done.race.lines(), ""]))
     print(f"records   {done.folder}\nreport    mixwell report {done.folder}")

@@ -73,6 +73,7 @@ def fit(
     stop_after: int | None = None,
     keep_last: bool = False,
     epoch_logits: list[Any] | None = None,
+    before_choice: Callable[[Any], None] | None = None,
     stop_when: Callable[[], bool] | None = None,
 ) -> FitResult:
     """Train a model; it is left with the weights of the best epoch, or of the last one, and detached.
@@ -95,6 +96,7 @@ def fit(
         stop_after: end after so many epochs, with the learning rates of a training of `settings.epochs`.
         keep_last: keep the last epoch's weights; validation only watches.
         epoch_logits: is given the logits (N, C) of the validation rows after each epoch.
+        before_choice: is called with the model of the last epoch, before it gets the weights of the best.
         stop_when: is asked after each epoch's validation whether to end.
 
     Raises:
@@ -108,7 +110,7 @@ def fit(
         model, tokenizer, train, validation, recipe.fill_in(settings, chosen), task=task,
         reporter=reporter or Reporter(), checkpoints=checkpoints, start=start, watch=watch, stop_after=stop_after,
         updates_per_batch=updates_per_batch,
-        keep_last=keep_last, epoch_logits=epoch_logits, stop_when=stop_when,
+        keep_last=keep_last, epoch_logits=epoch_logits, before_choice=before_choice, stop_when=stop_when,
     )  # fmt: skip
     return job.run()
 
@@ -120,12 +122,14 @@ class _Training:
         self, model: Any, tokenizer: Any, train: Any, validation: Any, settings: TrainSettings, *, task: str,
         reporter: Reporter, checkpoints: Path | None, start: Path | None, watch: Any, stop_after: int | None,
         updates_per_batch: int,
-        keep_last: bool, epoch_logits: list[Any] | None, stop_when: Callable[[], bool] | None,
+        keep_last: bool, epoch_logits: list[Any] | None, before_choice: Callable[[Any], None] | None,
+        stop_when: Callable[[], bool] | None,
     ) -> None:  # fmt: skip
         self.model, self.tokenizer, self.train, self.settings = model, tokenizer, train, settings
         self.task, self.reporter, self.checkpoints, self.start = task, reporter, checkpoints, start
         self.watch, self.stop_after, self.epoch_logits = watch, stop_after, epoch_logits
-        self.updates_per_batch, self.stop_when = updates_per_batch, stop_when
+        self.updates_per_batch, self.before_choice = updates_per_batch, before_choice
+        self.stop_when = stop_when
         # Validation rows from short to long, and the numbers they had.
         self.watched = None if validation is None or not len(validation) else sorted_by_length(validation)
         self.keep_last = keep_last or self.watched is None
@@ -187,6 +191,8 @@ class _Training:
             finally:
                 self.reporter.end()
             state = dataclasses.asdict(trainer.state)
+            if self.before_choice is not None:
+                self.before_choice(model)
             if keep is not None:
                 model.load_state_dict(keep.weights)
                 state["best_global_step"] = keep.step

@@ -11,7 +11,7 @@ from multiprocessing.connection import wait
 from typing import Any
 
 from mixwell.compare.engines.base import Event, Failed, Finished, Started
-from mixwell.compare.engines.worker import run_worker, set_threads
+from mixwell.compare.engines.worker import run_worker, set_allocator, set_threads
 from mixwell.compare.spec import CellSpec
 
 
@@ -127,6 +127,7 @@ class LocalEngine:
         # The environment goes with the process, so that threads are right before anything is imported.
         before = dict(os.environ)
         set_threads(os.environ, self.threads)
+        set_allocator(os.environ)
         try:
             return WorkerProcess(self._context, number, self.threads, self._devices, self._cache_dir)
         finally:

@@ -24,7 +24,7 @@ from mixwell.compare.engines.cluster import Cluster, connect, import_ray
 from mixwell.compare.engines.nodes import ClusterNodes, Node
 from mixwell.compare.engines.remote import JOB, actor
 from mixwell.compare.engines.transfer import FileSender
-from mixwell.compare.engines.worker import set_threads
+from mixwell.compare.engines.worker import set_allocator, set_threads
 from mixwell.compare.spec import CellSpec
 from mixwell.utils.environment import versions
 
@@ -200,6 +200,7 @@ class RayEngine:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         environment: dict[str, str] = {}
+        set_allocator(environment)
         set_threads(environment, self.threads)  # before anything is imported there
         for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"):
             if name in os.environ:

@@ -142,7 +142,8 @@ def _with_paths(spec: CellSpec, paths: Mapping[str, str]) -> CellSpec:
         return spec
     fields = {field: getattr(spec.source, field) for field in PATH_FIELDS}
     source = dataclasses.replace(spec.source, **{field: paths.get(path, path) for field, path in fields.items()})
-    return dataclasses.replace(spec, source=source, model=paths.get(spec.model, spec.model))
+    conditions = spec.conditions.moved(paths)
+    return dataclasses.replace(spec, source=source, model=paths.get(spec.model, spec.model), conditions=conditions)
 
 
 def disk_fault(error: BaseException | None) -> str:

@@ -96,13 +96,13 @@ class FileSender:
     def __init__(self, ray: Any) -> None:
         self._ray = ray
         self._packages: dict[str, Package] = {}
-        self._files: dict[tuple[Any, str], dict[str, str]] = {}
+        self._files: dict[tuple[Any, ...], dict[str, str]] = {}
 
     def files(self, spec: CellSpec) -> dict[str, str]:
         """What a cell reads from disks: the names in its specification, and where they are on this machine."""
-        key = (spec.source, spec.model)
+        key = (spec.source, spec.model, *spec.conditions.files())
         if key not in self._files:
-            names = [getattr(spec.source, field) for field in PATH_FIELDS]
+            names = [*(getattr(spec.source, field) for field in PATH_FIELDS), *spec.conditions.files()]
             files = {name: name for name in names if isinstance(name, str) and os.path.exists(name)}
             with contextlib.suppress(OptionError):
                 source = models.resolve(spec.model)

@@ -24,6 +24,16 @@ def set_threads(environment: MutableMapping[str, str], threads: int) -> None:
     environment["TOKENIZERS_PARALLELISM"] = "true" if threads > 1 else "false"
 
 
+def set_allocator(environment: MutableMapping[str, str]) -> None:
+    """Let the C library keep memory that tensors gave back, unless the user has set that: each step needs it again.
+
+    By default glibc asks the system for every large block anew and gives it back, and most of the time of small models
+    goes into fresh pages. The values change no result. They count for a process that starts after they are set.
+    """
+    environment.setdefault("MALLOC_MMAP_MAX_", "0")
+    environment.setdefault("MALLOC_TRIM_THRESHOLD_", str(64 << 30))
+
+
 def set_device(environment: MutableMapping[str, str], number: int, devices: int) -> None:
     """Give each worker a device of its own, in turn, when there are several."""
     if devices < 2:

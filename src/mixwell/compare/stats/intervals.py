@@ -1,4 +1,4 @@
-"""The numbers behind a verdict: interval, p-value, sign-flip test, Holm's adjustment, seeds needed.
+"""The numbers behind a verdict: interval, p-value, sign-flip test, Holm's adjustment, what could have been detected.
 
 The mean over S seeds of a paired difference errs for two reasons: other seeds, and other test examples. The
 interval comes from a bootstrap crossed over both, in three steps.
@@ -30,7 +30,8 @@ sets overlap between seeds, give `SeedResult.ids`; training sets that overlap ca
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -42,7 +43,6 @@ POWER = 0.8
 # Calibration errors are sums of absolute values, whose bootstrap variance falls short: by 11 % for a mean over
 # 10 seeds on 400 examples (2 x 2,500 simulations of the world "examples"). Rounded up.
 SHORTFALL = {"ece": 1.15, "adaptive_ece": 1.15}
-_MOST_SEEDS = 1000
 _EXACT_PAIRS = 14
 
 
@@ -58,6 +58,7 @@ class Interval:
         df: degrees of freedom of the t distribution.
         own: variance of the mean that more seeds would reduce.
         shared: variance of the mean that only more test examples would reduce.
+        floor: the variance that examples alone would give; no interval is narrower.
     """
 
     mean: float
@@ -67,6 +68,30 @@ class Interval:
     df: float
     own: float
     shared: float
+    floor: float = 0.0
+
+    def half_width(self, level: float) -> float:
+        """Half the width of the interval at another level."""
+        if not np.isfinite(self.own + self.shared):
+            return float("nan")
+        error, floor = np.sqrt(self.own + self.shared), np.sqrt(self.floor)
+        return float(max(_quantile(level, self.df) * error, _quantile(level, np.inf) * floor))
+
+    def p_of(self, value: float) -> float:
+        """Two-sided p-value for a true difference of `value`."""
+        error, floor, gap = np.sqrt(self.own + self.shared), np.sqrt(self.floor), abs(self.mean - value)
+        if not np.isfinite(error):
+            return 1.0
+        if max(error, floor) == 0:
+            return 1.0 if gap == 0 else 0.0
+        tails = [(error, self.df), (floor, np.inf)]
+        return max(_outside(gap / e, f) for e, f in tails if e > 0)
+
+    def p_equal(self, margin: float) -> float:
+        """p-value of two one-sided tests for "at least `margin` apart": small when the two are practically equal."""
+        if not abs(self.mean) < margin:
+            return 1.0
+        return max(self.p_of(margin), self.p_of(-margin)) / 2
 
 
 def holm(ps: Sequence[float]) -> list[float]:
@@ -87,36 +112,30 @@ def smallest_sign_flip_p(n: int) -> float:
 def sign_flip_test(diffs: ArrayLike, rng: np.random.Generator | None = None, draws: int = 20_000) -> float:
     """Two-sided paired permutation test of mean 0: the share of sign patterns with a mean as far from 0.
 
-    Up to 14 pairs exact, over all patterns (`scipy.stats.permutation_test`); above, (hits + 1) / (draws + 1) over
-    random ones (`scipy.stats.monte_carlo_test`). Sums that differ only by rounding count as equal; scipy's own p-values
-    have a tolerance that is too small for differences of metrics, so the share is computed here.
+    Up to 14 pairs exact, over all patterns; above, (hits + 1) / (draws + 1) over random ones. Sums that differ only by
+    rounding count as equal.
     """
-    from scipy import stats
-
     d = np.asarray(diffs, dtype=np.float64)
     n = len(d)
     if n == 0:
         raise OptionError("a sign-flip test needs at least one pair of seeds, got none")
     if n == 1:
         return 1.0
-    generator = np.random.default_rng(0) if rng is None else rng
-
-    def distance(values: NDArray[Any], axis: int = -1) -> NDArray[Any]:
-        return np.abs(np.sum(values, axis=axis))
-
-    def flipped(size: tuple[int, ...]) -> NDArray[Any]:
-        return np.asarray(d * (1.0 - 2.0 * generator.integers(0, 2, size=size)))
-
     exact = n <= _EXACT_PAIRS
     if exact:
-        test = stats.permutation_test(
-            (d,), distance, permutation_type="samples", n_resamples=np.inf, alternative="greater"
-        )
+        sums = _signs(n) @ d
     else:
-        test = stats.monte_carlo_test(d, flipped, distance, n_resamples=draws, alternative="greater")
-    hits = np.count_nonzero(test.null_distribution >= test.statistic - 1e-12 * np.abs(d).sum())
+        generator = np.random.default_rng(0) if rng is None else rng
+        sums = (1.0 - 2.0 * generator.integers(0, 2, size=(draws, n))) @ d
+    hits = np.count_nonzero(np.abs(sums) >= abs(d.sum()) - 1e-12 * np.abs(d).sum())
     own = 0 if exact else 1  # the pattern that was measured counts as drawn
-    return float((hits + own) / (len(test.null_distribution) + own))
+    return float((hits + own) / (len(sums) + own))
+
+
+@lru_cache(maxsize=_EXACT_PAIRS + 1)
+def _signs(n: int) -> NDArray[np.float64]:
+    """All patterns (2^n, n) of +1 and -1."""
+    return np.asarray(1.0 - 2.0 * ((np.arange(2**n)[:, None] >> np.arange(n)) & 1))
 
 
 def _degrees(seeds: int, own: float, shared: float) -> float:
@@ -168,51 +187,42 @@ def interval(
         noise = (single - joint) / (s - 1) if s > 1 else 0.0
         shared = min(max(0.0, joint - noise), joint)
     df = np.inf if s == 1 else _degrees(s, own, shared)
-    error, floor = np.sqrt(own + shared), np.sqrt(joint)
-    half = max(_quantile(level, df) * error, _quantile(level, np.inf) * floor)
-    if max(error, floor) == 0:
-        p = 1.0 if mean == 0 else 0.0
-    else:
-        tails = [(error, df), (floor, np.inf)]
-        p = max(_outside(abs(mean) / e, f) for e, f in tails if e > 0)
-    return Interval(mean, mean - half, mean + half, p, float(df), own, shared)
+    parts = Interval(mean, mean, mean, 1.0, float(df), own, shared, joint)
+    half = parts.half_width(level)
+    return replace(parts, lo=mean - half, hi=mean + half, p=parts.p_of(0.0))
 
 
-def seeds_needed(
-    mean: float, own: float, shared: float, seeds: int, level: float = 0.95, power: float = POWER
-) -> int | None:
-    """How many seeds in all would find a true difference of `mean` with the given power.
+def detectable(found: Interval, seeds: int, level: float = 0.95, power: float = POWER) -> float:
+    """The smallest true difference that would have been found with the given power.
 
     Args:
-        mean: the difference to be found, usually the one seen (a rough guess, as it is itself uncertain).
-        own: variance of the mean at `seeds` seeds that more seeds reduce (`Interval.own`).
-        shared: variance that they do not reduce (`Interval.shared`).
-        seeds: the seeds at which `own` was found, at least 2.
+        found: the interval, for its variances.
+        seeds: the seeds behind it.
         level: 1 - the p-value to be reached.
         power: probability of reaching it.
 
     Returns:
-        A number from 3 to 1,000, or None if none of these would do: a larger test set is needed.
+        A difference above 0, or NaN if it cannot be told (one seed, or no spread).
     """
+    error = np.sqrt(max(found.own + found.shared, found.floor))
+    if seeds < 2 or not np.isfinite(error) or error == 0 or level >= 1:
+        return float("nan")
+    return float(error * _shift(round(min(found.df, 1e6), 2), round(level, 6), power))
+
+
+@lru_cache(maxsize=4096)
+def _shift(df: float, level: float, power: float) -> float:
+    """How many standard errors a difference must be large for a t test to find it with that power."""
     from scipy import special
 
-    if seeds < 2 or mean == 0 or not np.isfinite(own + shared):
-        return None
-
-    def enough(n: int) -> bool:
-        o = own * seeds / n
-        df, error = _degrees(n, o, shared), np.sqrt(o + shared)
-        if error == 0:
-            return True
-        t, shift = _quantile(level, df), abs(mean) / error
-        if df > 200 or shift > 30:  # where the non-central t is slow or fails, the normal one is as good
-            return bool(special.ndtr(shift - t) >= power)
-        return bool(1 - special.nctdtr(df, shift, t) >= power)
-
-    lo, hi = 2, _MOST_SEEDS
-    if not enough(hi):
-        return None
-    while hi - lo > 1:
-        mid = (lo + hi) // 2
-        lo, hi = (lo, mid) if enough(mid) else (mid, hi)
-    return hi
+    t = _quantile(level, df)
+    if df > 200 or t > 25:  # where the non-central t is slow or fails, a shifted one is as good
+        return t + float(special.stdtrit(min(df, 1e6), power))
+    low, high = 0.0, 4 * t + 10
+    for _ in range(40):
+        middle = (low + high) / 2
+        if 1 - special.nctdtr(df, middle, t) < power:
+            low = middle
+        else:
+            high = middle
+    return high

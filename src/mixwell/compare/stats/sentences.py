@@ -2,38 +2,44 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from mixwell.compare.stats.bootstrap import AFTER, metric_info
-from mixwell.compare.stats.verdicts import (
-    BETTER,
-    CALIBRATION,
-    PRIMARY,
-    UNSURE,
-    WORSE,
-    Comparison,
-    Difference,
-    MetricRow,
-)
+from mixwell.compare.stats.judge import BETTER, EQUAL, UNSURE, WITHHELD, WORSE, Difference
+from mixwell.compare.stats.verdicts import CALIBRATION, PRIMARY, Comparison, MetricRow
 
 _PERCENT = {"accuracy", "subset_accuracy", "micro_f1", "macro_f1", "ece", "adaptive_ece"}
-VERDICT_WORDS = {BETTER: "is better", WORSE: "is worse", UNSURE: "shows no significant difference"}
+VERDICT_WORDS = {
+    BETTER: "is better",
+    WORSE: "is worse",
+    UNSURE: "shows no significant difference",
+    EQUAL: "is practically equal",
+    WITHHELD: "is not judged",
+}
 
 
-def summary_sentence(comparison: Comparison, metric: str | None = None, calibration_metric: str | None = None) -> str:
+def summary_sentence(
+    comparison: Comparison,
+    metric: str | None = None,
+    calibration_metric: str | None = None,
+    *,
+    one_training_set: bool = False,
+) -> str:
     """One plain sentence: what to use, and how certain that is.
 
     Args:
         comparison: from `compare`.
         metric: the metric that decides; accuracy, micro-F1 or mean squared error by task.
-        calibration_metric: the metric for the probabilities; the NLL after temperature, if it was compared.
+        calibration_metric: the metric for the probabilities; the NLL after temperature, if it was compared. Never the
+            one before: a method can lower that by being more timid, and be worse in all else.
+        one_training_set: whether all seeds had the same training rows, so that nothing is known about others.
     """
     metric = PRIMARY[comparison.task] if metric is None else metric
-    if calibration_metric is None:
-        usual = CALIBRATION.get(comparison.task, "")
-        calibration_metric = next((m for m in (usual, "nll") if m in comparison.metrics), None)
+    if calibration_metric is None and CALIBRATION.get(comparison.task) in comparison.metrics:
+        calibration_metric = CALIBRATION[comparison.task]
     plain = "plain training" if comparison.baseline == "none" else repr(comparison.baseline)
-    words = _Words(comparison, plain)
+    words = _Words(comparison, plain, ", for this training set" if one_training_set else "")
     rows = words.ranked(metric)
     if not rows:
         return f"Only {plain} was trained, so there is nothing to compare."
@@ -60,10 +66,12 @@ class _Words:
     Attributes:
         comparison: from `compare`.
         plain: what the baseline is called.
+        limit: what the finding is limited to, to stand behind it.
     """
 
     comparison: Comparison
     plain: str
+    limit: str = ""
 
     def ranked(self, metric: str, verdict: str | None = None) -> list[MetricRow]:
         """Rows of the other methods with that verdict, the largest gain first."""
@@ -76,7 +84,7 @@ class _Words:
     def use(self, winners: list[MetricRow], metric: str, calibration_metric: str | None) -> str:
         """Some methods are better than the baseline."""
         best = winners[0]
-        words = f"Use {best.method}: {self._against(best, metric)}"
+        words = f"Use {best.method}: {self._against(best, metric)}{self.limit}"
         if calibration_metric:
             words += f"; {self._standing(best.method, calibration_metric)}"
         if len(winners) > 1:
@@ -92,7 +100,8 @@ class _Words:
         best = (harmless or calibrated)[0]
         return (
             f"Nothing beats {self.plain} in {metric_info(metric).title}, but for better probabilities use "
-            f"{best.method}: {self._against(best, calibration_metric)}; {self._standing(best.method, metric)}."
+            f"{best.method}: {self._against(best, calibration_metric)}{self.limit}; "
+            f"{self._standing(best.method, metric)}."
         )
 
     def keep(self, rows: list[MetricRow], metric: str) -> str:
@@ -101,12 +110,15 @@ class _Words:
         d = closest.difference
         assert d is not None
         words = f"Nothing beats {self.plain}, so keep it: the closest in {metric_info(metric).title} is "
-        words += f"{closest.method} ({_evidence(d, metric, self.comparison.level)}), {d.verdict}"
-        worse = len(self.ranked(metric, WORSE))
-        if worse and d.verdict != WORSE:
-            words += f", and {worse} of {len(rows)} {'is' if worse == 1 else 'are'} worse"
-        ahead = (d.mean > 0) == closest.higher_is_better and d.mean != 0  # else more seeds are not worth advising
-        return words + (f"; {d.note.split('; ')[0]}." if ahead and d.verdict == UNSURE else ".")
+        words += f"{closest.method} ({_evidence(d, metric, self.comparison.level)}), {d.verdict}{self.limit}"
+        for verdict in (WORSE, EQUAL):
+            count = len(self.ranked(metric, verdict))
+            if count and d.verdict != verdict:
+                words += f", and {count} of {len(rows)} {'is' if count == 1 else 'are'} {verdict}"
+        if d.verdict == UNSURE and math.isfinite(d.detectable):
+            size = _change(d.detectable, metric).lstrip("+")
+            words += f"; with {d.seeds} seeds a difference of {size} or more would have been found in 80 % of cases"
+        return words + "."
 
     def _against(self, row: MetricRow, metric: str) -> str:
         assert row.difference is not None
@@ -128,10 +140,14 @@ def _figure(value: float, metric: str) -> str:
     return f"{100 * value:.1f} %" if metric.removesuffix(AFTER) in _PERCENT else f"{value:.3g}"
 
 
+def _change(value: float, metric: str) -> str:
+    """A difference with its unit."""
+    return f"{100 * value:+.1f} points" if metric.removesuffix(AFTER) in _PERCENT else f"{value:+.3g}"
+
+
 def _evidence(d: Difference, metric: str, level: float) -> str:
     """`+1.9 points, 95 % interval +0.8 to +3.0, adjusted p = 0.004, 5 seeds`."""
-    scale, unit = (100, " points") if metric.removesuffix(AFTER) in _PERCENT else (1, "")
-    gain, lo, hi = (f"{scale * v:+.1f}" if scale == 100 else f"{v:+.3g}" for v in (d.mean, d.lo, d.hi))
+    lo, hi = (_change(value, metric).removesuffix(" points") for value in (d.lo, d.hi))
     p = "adjusted p < 0.001" if d.p_holm < 0.001 else f"adjusted p = {d.p_holm:.2g}"
     seeds = f"{d.seeds} seed{'s' if d.seeds > 1 else ''}"
-    return f"{gain}{unit}, {100 * level:g} % interval {lo} to {hi}, {p}, {seeds}"
+    return f"{_change(d.mean, metric)}, {100 * level:g} % interval {lo} to {hi}, {p}, {seeds}"

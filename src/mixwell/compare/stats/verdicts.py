@@ -12,69 +12,18 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from mixwell.compare.stats import bootstrap as boot
 from mixwell.compare.stats.bootstrap import AFTER, SCALARS, SeedResult, metric_info
-from mixwell.compare.stats.intervals import (
-    Interval,
-    holm,
-    interval,
-    seeds_needed,
-    sign_flip_test,
-    smallest_sign_flip_p,
-)
+from mixwell.compare.stats.judge import FIXED, Difference, Rules, difference_of, judged
 from mixwell.metrics.scores import METRICS, check_task
 from mixwell.metrics.tasks import MULTI, REGRESSION, SINGLE
 from mixwell.utils.errors import OptionError, RunError, nearest
 
-BETTER, WORSE, UNSURE = "better", "worse", "not enough evidence"
 RESAMPLES = 1000
 PRIMARY = {SINGLE: "accuracy", MULTI: "micro_f1", REGRESSION: "mse"}
-
-
 CALIBRATION = {SINGLE: "nll_after", MULTI: "nll_after"}
-
-
-@dataclass(frozen=True)
-class Difference:
-    """A method's difference to plain training in one metric.
-
-    Attributes:
-        mean: mean over the seeds in common, method minus plain.
-        sd: standard deviation over those seeds; NaN for one seed.
-        lo: lower end of the interval (not adjusted for several methods).
-        hi: upper end.
-        p: p-value of the same construction as the interval.
-        p_holm: p adjusted over the methods compared; the verdict depends on this.
-        sign_flip_p: exact paired permutation test over seeds, None if so few seeds cannot reach 1 - level. It
-            is for this test set only; a second opinion, not the verdict.
-        effect_size: mean / sd with Hedges' small-sample factor; NaN below 3 seeds.
-        seeds: seeds in common.
-        examples: test examples behind the interval; 0 for a scalar such as seconds per step.
-        seeds_needed: for a verdict of "not enough evidence", the seeds in all that would find a difference of
-            this size with 80 % power; None if no number up to 1,000 would or if it cannot be estimated.
-        verdict: "better", "worse" or "not enough evidence".
-        note: what limits the verdict, in words.
-        interval: the interval with its parts.
-        base: plain training's mean over the seeds in common; NaN where only differences were given.
-    """
-
-    mean: float
-    sd: float
-    lo: float
-    hi: float
-    p: float
-    p_holm: float
-    sign_flip_p: float | None
-    effect_size: float
-    seeds: int
-    examples: int
-    seeds_needed: int | None
-    verdict: str
-    note: str
-    interval: Interval
-    base: float = float("nan")
 
 
 @dataclass(frozen=True)
@@ -123,47 +72,6 @@ class Comparison:
             return None if isinstance(v, float) and not np.isfinite(v) else v
 
         return dict(plain(asdict(self)))
-
-
-def _difference(
-    diffs: ArrayLike, resampled: NDArray[Any] | None, examples: int, level: float, metric: str
-) -> Difference:
-    """A `Difference` without its verdict."""
-    from scipy import special
-
-    d = np.asarray(diffs, dtype=np.float64)
-    n = len(d)
-    i = interval(d, resampled, examples, level, metric)
-    sd = float(d.std(ddof=1)) if n > 1 else float("nan")
-    effect = float("nan")
-    if n > 2 and (sd > 0 or i.mean == 0):
-        half = (n - 1) / 2
-        hedges = np.exp(special.gammaln(half) - special.gammaln(half - 0.5)) / np.sqrt(half)
-        effect = float(hedges * i.mean / sd) if sd > 0 else 0.0
-    flip = sign_flip_test(d) if smallest_sign_flip_p(n) <= 1 - level + 1e-12 else None
-    return Difference(i.mean, sd, i.lo, i.hi, i.p, i.p, flip, effect, n, examples, None, UNSURE, "", i)
-
-
-def _judge(d: Difference, p_holm: float, level: float, higher: bool, family: int) -> Difference:
-    """Set the verdict by the adjusted p-value, and note what limits it."""
-    verdict, needed, notes = UNSURE, None, []
-    if d.seeds == 1:
-        notes.append("one seed: the interval is for these two trained models only; run at least 3 seeds")
-    elif p_holm < 1 - level:
-        verdict = BETTER if (d.mean > 0) == higher else WORSE
-    elif d.mean == 0 and d.interval.own + d.interval.shared == 0:
-        notes.append("no difference at all in any seed")
-    else:
-        needed = seeds_needed(d.mean, d.interval.own, d.interval.shared, d.seeds, 1 - (1 - level) / family)
-        if needed is None:
-            more = ", a larger test set might" if d.examples else ""
-            notes.append(f"more seeds alone would not show so small a difference{more}")
-        else:
-            needed = max(needed, d.seeds + 1)
-            notes.append(f"about {needed} seeds would show a difference of this size")
-    if d.seeds > 1 and d.sign_flip_p is None:
-        notes.append(f"a sign-flip test of {d.seeds} seeds cannot go below p = {smallest_sign_flip_p(d.seeds):.3g}")
-    return replace(d, p_holm=p_holm, verdict=verdict, seeds_needed=needed, note="; ".join(notes))
 
 
 def _check_options(level: float, resamples: int) -> None:
@@ -256,6 +164,7 @@ def compare(
     resamples: int = RESAMPLES,
     rng: np.random.Generator | int = 0,
     apart: Collection[str] = (),
+    rules: Rules = FIXED,
 ) -> Comparison:
     """Compare every method with the baseline in every metric.
 
@@ -270,11 +179,12 @@ def compare(
         resamples: of the test examples. They serve for variances, not tails, so 1,000 is plenty.
         rng: generator or seed.
         apart: methods that are references and no candidates: they have no part in the adjustment.
+        rules: what else verdicts depend on: looks at fewer seeds, what is practically equal, what is withheld.
     """
     _check_options(level, resamples)
     _check_results(results, baseline, task)
     names, scalars = _metric_list(results, metrics, task)
-    measured = _MetricValues.of(results, names, task, resamples, np.random.default_rng(rng))
+    measured = MetricValues.of(results, names, task, resamples, np.random.default_rng(rng))
     rows: list[MetricRow] = []
     for name in names + scalars:
         info = metric_info(name)
@@ -284,17 +194,17 @@ def compare(
             for method in results
             if method != baseline and values[method].keys() & values[baseline].keys()
         }
-        judged = _judged(differences, apart, level, info.higher_is_better)
+        verdicts = judged(differences, apart, level, info.higher_is_better, rules, main=name == PRIMARY[task])
         for method in results:
             v = np.array(list(values[method].values()))
             sd = float(v.std(ddof=1)) if len(v) > 1 else float("nan")
-            row = (method, name, info.title, info.higher_is_better, float(v.mean()), sd, len(v), judged.get(method))
+            row = (method, name, info.title, info.higher_is_better, float(v.mean()), sd, len(v), verdicts.get(method))
             rows.append(MetricRow(*row))
     return Comparison(tuple(rows), baseline, task, level, tuple(results), tuple(names + scalars))
 
 
 @dataclass(frozen=True)
-class _MetricValues:
+class MetricValues:
     """The metrics of all trained models, on their test sets and on resamples of them.
 
     Attributes:
@@ -317,7 +227,8 @@ class _MetricValues:
         task: str,
         resamples: int,
         rng: np.random.Generator,
-    ) -> _MetricValues:
+    ) -> MetricValues:
+        """Measure all trained models; see `compare` for the arguments."""
         by_seed = {r.seed: r for runs in results.values() for r in runs}
         size, rows = boot.pool(list(by_seed.values()))
         examples = dict(zip(by_seed, rows))
@@ -350,18 +261,13 @@ class _MetricValues:
         if name not in SCALARS:
             shift = np.stack([self.resampled[method, s][name] - self.resampled[baseline, s][name] for s in seeds])
             count = len(np.unique(np.concatenate([self.examples[s] for s in seeds])))
-        base = float(np.mean([values[baseline][seed] for seed in seeds]))
-        return replace(_difference(diffs, shift, count, level, name), base=base)
+        plain = np.array([values[baseline][seed] for seed in seeds])
+        found = difference_of(diffs, shift, count, level, name)
+        return replace(found, base=float(plain.mean()), correlation=_correlation(plain, plain + np.asarray(diffs)))
 
 
-def _judged(
-    differences: dict[str, Difference], apart: Collection[str], level: float, higher: bool
-) -> dict[str, Difference]:
-    """The differences in one metric with their verdicts; methods in `apart` have no part in the adjustment."""
-    family = [method for method, d in differences.items() if d.seeds > 1 and method not in apart]
-    adjusted = {method: d.p for method, d in differences.items() if method in apart and d.seeds > 1}
-    adjusted |= dict(zip(family, holm([differences[method].p for method in family])))
-    return {
-        method: _judge(d, adjusted.get(method, 1.0), level, higher, max(len(family), 1))
-        for method, d in differences.items()
-    }
+def _correlation(x: NDArray[np.float64], y: NDArray[np.float64]) -> float:
+    """Pearson's correlation over seeds; NaN below 3 seeds or without spread."""
+    if len(x) < 3 or x.std() < 1e-12 or y.std() < 1e-12:
+        return float("nan")
+    return float(np.corrcoef(x, y)[0, 1])
