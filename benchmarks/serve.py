@@ -1,4 +1,4 @@
-"""Does the server of docs/export.md stand up to eight clients at once?
+"""Does the server of docs/howto/export.md stand up to eight clients at once?
 
     python benchmarks/serve.py                         # 1,000 requests from 8 clients, MiniLM, sample data
     python benchmarks/serve.py --folder served         # a model of yours, exported by `mixwell export`
@@ -28,7 +28,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-DOCS = Path(__file__).parents[1] / "docs" / "export.md"
+DOCS = Path(__file__).parents[1] / "docs" / "howto" / "export.md"
 
 
 def server_code() -> str:

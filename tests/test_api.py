@@ -1,4 +1,4 @@
-"""`mixwell.train` and `mixwell.compare` from Python, and the snippets of docs/estimator.md and docs/export.md."""
+"""`mixwell.train` and `mixwell.compare` from Python, and the snippets of docs/howto: estimator.md and export.md."""
 
 # ruff: noqa: F811 - fixtures are imported by name
 
@@ -20,7 +20,7 @@ import mixwell
 import mixwell.utils.errors
 from mixwell.utils.errors import OptionError, RunError
 
-DOCS = Path(__file__).parents[1] / "docs"
+DOCS = Path(__file__).parents[1] / "docs" / "howto"
 TEXTS, LABELS = map(list, zip(*rows(60)))
 FRAME = pd.DataFrame({"title": [f"a {text}" for text in TEXTS], "body": TEXTS, "label": LABELS})
 QUICK: dict[str, Any] = {"methods": ["manifold"], "seeds": 2, "epochs": 1, "workers": 0, "quiet": True}
@@ -50,7 +50,10 @@ def test_the_abstain_snippet(encoder: str, tmp_path: Path, monkeypatch: pytest.M
     about = json.loads((run.folder / "model" / "mixwell.json").read_text())
     about["abstain"]["points"] = [[0.1, 1.0, 0.92]]
     (run.folder / "model" / "mixwell.json").write_text(json.dumps(about))
-    exec(compile(snippets("export.md")[0], "export.md", "exec"), {})
+    with_transformers, with_threshold = snippets("export.md")[:2]
+    exec(compile(with_transformers, "export.md", "exec"), {})
+    assert "score" in capsys.readouterr().out
+    exec(compile(with_threshold, "export.md", "exec"), {})
     assert capsys.readouterr().out.strip() in ("['neg']", "['pos']")
 
 

@@ -112,7 +112,7 @@ def compare(
             added.
         seeds: how many, or which.
         output: the folder for the records; None for `runs/DATA-compare`.
-        grid: a TOML file, see docs/compare.md.
+        grid: a TOML file, see docs/howto/compare.md.
         engine: `local`, or `ray` for a cluster.
         workers: trainings at a time, each in a process; 0: one, in this process.
         threads: of a worker.

@@ -65,7 +65,7 @@ class Worded(TextClassifier):
         return tags
 
 
-# What scikit-learn skips by itself, as docs/estimator.md says.
+# What scikit-learn skips by itself, as docs/howto/estimator.md says.
 SKIPPED = {"check_array_api_input", "check_classifiers_multilabel_output_format_decision_function"}
 
 

@@ -1,4 +1,4 @@
-"""The server of docs/export.md, as it stands there, on the loopback."""
+"""The server of docs/howto/export.md, as it stands there, on the loopback."""
 
 # ruff: noqa: F811 - fixtures are imported by name
 
