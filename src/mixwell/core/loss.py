@@ -119,7 +119,7 @@ class Criterion:
             ) / torch.tensor(2.0, dtype=logits.dtype, device=logits.device)
         return self._elementwise(logits, labels, "mean")
 
-    def items(self, logits: Tensor, labels: Tensor, items: Tensor | int | None) -> Tensor | int:
+    def items(self, logits: Tensor, labels: Tensor, items: Tensor | int | None) -> Tensor | float:
         """Return what the sum of the rows is divided by; counts labels the way Trainer does."""
         if self.kind == "custom":
             if items is None:
