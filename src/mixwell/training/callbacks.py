@@ -78,14 +78,8 @@ def epoch_seeds(seed: int) -> Any:
     return EpochSeeds()
 
 
-def watch_training(
-    reporter: Reporter,
-    metric_names: set[str],
-    timing: dict[str, float],
-    stop_after: int | None,
-    stop_when: Callable[[], bool] | None,
-) -> Any:
-    """A callback that reports progress, measures steps, ends where it is told to, and stops at a bad loss.
+class WatchTraining(TrainerCallback):
+    """Reports progress, measures steps, ends training where it is told to, and stops at a bad loss.
 
     Args:
         reporter: who is told.
@@ -95,58 +89,72 @@ def watch_training(
         stop_when: is asked after each evaluation whether to end.
     """
 
-    class WatchTraining(TrainerCallback):
-        def __init__(self) -> None:
-            self.loss: float | None = None
-            self.rows = 0
-            self.began = 0.0
+    def __init__(
+        self,
+        reporter: Reporter,
+        metric_names: set[str],
+        timing: dict[str, float],
+        stop_after: int | None,
+        stop_when: Callable[[], bool] | None,
+    ) -> None:
+        self.reporter, self.metric_names, self.timing = reporter, metric_names, timing
+        self.stop_after, self.stop_when = stop_after, stop_when
+        self.loss: float | None = None
+        self.rows = 0
+        self.began = 0.0
 
-        def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            self.rows = len(history(state.log_history, metric_names))
-            reporter.begin(state.max_steps, state.global_step)
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Begin the progress."""
+        self.rows = len(history(state.log_history, self.metric_names))
+        self.reporter.begin(state.max_steps, state.global_step)
 
-        def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            self.began = time.perf_counter()
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Start the clock."""
+        self.began = time.perf_counter()
 
-        on_save = on_epoch_begin
+    on_save = on_epoch_begin
 
-        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            now = time.perf_counter()
-            timing["seconds"] = timing.get("seconds", 0.0) + now - self.began
-            timing["steps"] = timing.get("steps", 0) + 1
-            self.began = now
-            reporter.step(state.global_step, self.loss)
-            every = max(1, state.max_steps // max(1, 20 * state.num_train_epochs))
-            if state.global_step % every == 0:
-                control.should_log = True
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Stop the clock, report, and log about twenty times per epoch."""
+        now = time.perf_counter()
+        self.timing["seconds"] = self.timing.get("seconds", 0.0) + now - self.began
+        self.timing["steps"] = self.timing.get("steps", 0) + 1
+        self.began = now
+        self.reporter.step(state.global_step, self.loss)
+        every = max(1, state.max_steps // max(1, 20 * state.num_train_epochs))
+        if state.global_step % every == 0:
+            control.should_log = True
 
-        def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
-            if not logs:
-                return
-            self.loss = logs.get("loss", self.loss)
-            if args.eval_strategy == "no":
-                self.report(state)
-            _check_finite(logs, state.global_step, args.learning_rate)
-
-        def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            if stop_after is not None and round(state.epoch or 0, 6) >= stop_after:
-                control.should_training_stop = True
-
-        def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
+        """Check the loss."""
+        if not logs:
+            return
+        self.loss = logs.get("loss", self.loss)
+        if args.eval_strategy == "no":
             self.report(state)
-            if stop_when is not None and stop_when():
-                control.should_training_stop = True
+        _check_finite(logs, state.global_step, args.learning_rate)
 
-        def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            self.report(state)
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """End after the given number of epochs."""
+        if self.stop_after is not None and round(state.epoch or 0, 6) >= self.stop_after:
+            control.should_training_stop = True
 
-        def report(self, state: Any) -> None:
-            rows = history(state.log_history, metric_names)
-            for row in rows[self.rows :]:
-                reporter.epoch(row)
-            self.rows = len(rows)
+    def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Report, and ask whether to go on."""
+        self.report(state)
+        if self.stop_when is not None and self.stop_when():
+            control.should_training_stop = True
 
-    return WatchTraining()
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Report the last epoch."""
+        self.report(state)
+
+    def report(self, state: Any) -> None:
+        """Report the epochs that were logged since."""
+        rows = history(state.log_history, self.metric_names)
+        for row in rows[self.rows :]:
+            self.reporter.epoch(row)
+        self.rows = len(rows)
 
 
 def _check_finite(logs: dict[str, Any], step: int, learning_rate: float) -> None:

@@ -236,7 +236,7 @@ class _Training:
         if self.checkpoints is not None:
             chosen.append(callbacks.complete_checkpoints(self.checkpoints, settings.save_steps, self.stop))
         chosen.append(
-            callbacks.watch_training(self.reporter, self.metric_names, self.timing, self.stop_after, self.stop_when)
+            callbacks.WatchTraining(self.reporter, self.metric_names, self.timing, self.stop_after, self.stop_when)
         )
         if self.watch is not None:
             chosen.append(callbacks.watch_rows(self.watch, self.tokenizer, settings.eval_batch_size, self.task))
