@@ -161,7 +161,7 @@ def test_numbers_are_those_of_the_records(browser: Any, page_path: Path, summary
     checked = 0
     for row in rows:
         at = dict(zip(heads, row))
-        method, data, size = at["method"][0], at["data"][0], int(at["training rows"][1])
+        method, data, size = at["method"][1], at["data"][0], int(at["training rows"][1])
         same = [c for c in cells if (c.spec.label, c.spec.name, c.result["train_rows"]) == (method, data, size)]
         if not same:
             assert method == "none + temperature"

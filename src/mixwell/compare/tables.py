@@ -16,6 +16,7 @@ from mixwell.compare.stats.judge import Difference
 from mixwell.compare.stats.learned import GUESSING
 from mixwell.compare.stats.verdicts import PRIMARY
 from mixwell.compare.summary import TEMPERATURE, Column, Group, Summary
+from mixwell.utils.titles import method_title
 
 JSON_FORMAT = "mixwell comparison 1"
 
@@ -80,7 +81,7 @@ def table_line(group: Group, method: str) -> list[str]:
     spread = f" ± {figure(row.sd, main)}" if math.isfinite(row.sd) else ""
     collapsed = group.learning.collapsed.get(method, ()) if group.learning else ()
     count = str(row.seeds or "") + (f" ({len(collapsed)} collapsed)" if collapsed else "")
-    line = [method, count, figure(row.mean, main) + spread]
+    line = [method_title(method), count, figure(row.mean, main) + spread]
     if method == BASELINE:
         line += ["", "baseline"]
     elif method == GUESSING:
@@ -121,7 +122,7 @@ def further_tests(group: Group) -> dict[str, list[list[str]]]:
         for method in ranked:
             row = comparison.row(method, columns[0].metric)
             verdict = row.difference.verdict if row.difference else "baseline"
-            line = [method, figure(row.mean, columns[0]), change(row.difference, columns[0]), verdict]
+            line = [method_title(method), figure(row.mean, columns[0]), change(row.difference, columns[0]), verdict]
             for column in columns[1:]:
                 other = comparison.row(method, column.metric)
                 mark = {"better": " +", "worse": " -"}.get(other.difference.verdict, "") if other.difference else ""
@@ -162,7 +163,7 @@ def _equal_words(group: Group) -> str:
 
 def failures(group: Group) -> list[str]:
     """The failed cells, one line each."""
-    return [f"failed: {one.spec.label}, seed {one.spec.seed}: {one.reason}" for one in group.failed]
+    return [f"failed: {method_title(one.spec.label)}, seed {one.spec.seed}: {one.reason}" for one in group.failed]
 
 
 def leaderboard(group: Group) -> list[list[str]]:
