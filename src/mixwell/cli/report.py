@@ -9,7 +9,12 @@ import typer
 
 def command(
     folder: Annotated[str, typer.Argument(help="The folder of a comparison, or of a run of mixwell train.")],
-    format: Annotated[str | None, typer.Option("--format", "-f", help="html, md, csv, json or latex.")] = None,
+    format: Annotated[
+        str | None,
+        typer.Option(
+            "--format", "-f", help="html, md, csv, json or latex. Default: by the output's name, else html.",
+        ),
+    ] = None,
     output: Annotated[
         str | None,
         typer.Option(

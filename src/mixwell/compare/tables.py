@@ -16,6 +16,7 @@ from mixwell.compare.stats.judge import Difference
 from mixwell.compare.stats.learned import GUESSING
 from mixwell.compare.stats.verdicts import PRIMARY
 from mixwell.compare.summary import TEMPERATURE, Column, Group, Summary
+from mixwell.utils.console import fit_table
 from mixwell.utils.titles import method_title
 
 JSON_FORMAT = "mixwell comparison 1"
@@ -58,19 +59,13 @@ def header(group: Group) -> list[str]:
 
 
 def table(group: Group, width: int | None = None) -> str:
-    """The leaderboard as lines of text; where they are too wide, the last columns are left out.
+    """The leaderboard as lines of text; where they are too wide, the last columns are left out and named.
 
     Args:
         group: a comparison.
         width: of the screen; None for no limit.
     """
-    lines = [header(group), *leaderboard(group)]
-    widths = [max(map(len, column)) for column in zip(*lines)]
-    count = len(widths)
-    while width is not None and count > 5 and sum(widths[:count]) + 2 * (count - 1) > width:
-        count -= 1
-    texts = ["  ".join(cell.ljust(size) for cell, size in zip(line[:count], widths)).rstrip() for line in lines]
-    return "\n".join([texts[0], "-" * max(len(text) for text in texts), *texts[1:]])
+    return "\n".join(fit_table([header(group), *leaderboard(group)], width, keep=5))
 
 
 def table_line(group: Group, method: str) -> list[str]:
@@ -132,13 +127,12 @@ def further_tests(group: Group) -> dict[str, list[list[str]]]:
     return found
 
 
-def further_texts(group: Group) -> str:
-    """The tables of further test sets as text; empty without any."""
+def further_texts(group: Group, width: int | None = None) -> str:
+    """The tables of further test sets as text; empty without any. `width` is that of the screen, if there is one."""
     texts = []
     for name, lines in further_tests(group).items():
-        widths = [max(map(len, column)) for column in zip(*lines)]
         texts.append(f"{'Beside it, the' if name == CHOSEN else 'Tested on'} {name}:")
-        texts += ["  ".join(cell.ljust(size) for cell, size in zip(line, widths)).rstrip() for line in lines] + [""]
+        texts += [*fit_table(lines, width, keep=4), ""]
     return "\n".join(texts)
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass, field
+from html import escape
 from typing import Any
 
 from torch import nn
 
-from mixwell.core.checks import check_attachable
+from mixwell.core.checks import MIXERS, check_attachable
 from mixwell.core.layout import find_points
 from mixwell.core.mixer import Mixer
 from mixwell.core.points import KINDS, Points
@@ -18,7 +20,7 @@ TASKS = {"sequence": "one label a row", "token": "one label a token", "span": "q
 SHORT = {"sequence": "rows", "token": "tokens", "span": "spans"}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Inspection:
     """The points of a model, each proved to fire by a probe, and the methods it can take.
 
@@ -74,6 +76,22 @@ class Inspection:
             rows.append((name, self.fits(name), ", ".join(tasks), "" if name in self.options else why))
         return rows
 
+    def __repr__(self) -> str:
+        fits = [name for name in self.methods if self.fits(name) != "no"]
+        return f"<{self.title}; {len(fits)} of {len(self.methods)} methods fit: {', '.join(fits)}>"
+
+    def _repr_html_(self) -> str:
+        """What notebooks show: the points and the methods as two tables."""
+
+        def table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+            lines = [f"<tr>{''.join(f'<th>{escape(name)}</th>' for name in head)}</tr>"]
+            lines += [f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows]
+            return f"<table>{''.join(lines)}</table>"
+
+        points = table(("point", "count", "where, or why not"), [*self.rows()])
+        methods = table(("method", "fits", "serves labels of", "why not"), [*self.method_rows()])
+        return f"<p><b>{escape(self.title)}</b></p>{points}{methods}"
+
     def __str__(self) -> str:
         lines = [self.title]
         lines += [f"  {kind:<14} {count:>3}  {where}" for kind, count, where in self.rows()]
@@ -88,8 +106,10 @@ def inspect(model: nn.Module) -> Inspection:
     """Find the points of a model and the methods that fit, without changing it.
 
     Args:
-        model: a transformers model, not attached and not compiled.
+        model: a transformers model, not compiled; of one with a mixer a copy is looked at.
     """
+    if any(mixer.attached and mixer.model is model for mixer in list(MIXERS)):
+        model = copy.deepcopy(model)  # a copy is detached, and the mixer keeps its own
     check_attachable(model)
     points = find_points(model)
     fits: dict[str, str] = {}
