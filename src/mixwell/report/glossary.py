@@ -48,45 +48,45 @@ class MethodNote:
     ignores_lam: bool = False
 
 
-_FREE = "about a plain step"
+_FREE = "about that of a plain step"
 METHODS = {
-    "none": MethodNote("Nothing is blended: ordinary fine-tuning.", "1", "the baseline; try it first", True),
+    "none": MethodNote("Nothing is blended: ordinary fine-tuning.", _FREE, "the baseline; try it first", True),
     "amplify": MethodNote(
         "After attention, in every block, a text keeps lam of itself and takes the rest from its partner; the shares "
         "compound from block to block.", _FREE, "a mild regulariser for small data; consistent=True mixes more"),
     "attentionmix": MethodNote(
         "Embeddings are blended token by token: the more attention a token gets in an early block, the more of it "
         "stays. The shares come from attention, so lam plays no part.",
-        "a plain step and an early part of a forward", "classification of one text, where some words matter most",
+        "a plain step and the beginning of another forward", "as EmbedMix, with more weight on words that matter",
         True),
     "batchmixup": MethodNote(
         "New sentence vectors are woven from all rows of the batch, with weights of their own for every feature.",
-        _FREE, "large batches; for experiments", True),
+        _FREE, "experiments: the new points lie close to the mean of the batch", True),
     "cls": MethodNote(
         "Sentence vectors are blended once, right before the last linear layer; lam may be anything from 0 to 1.",
-        _FREE, "strong mixing for any task, pairs included"),
+        _FREE, "strong mixing for every task, pairs included"),
     "embedmix": MethodNote(
-        "The embeddings of two texts are blended once, below the first block.", _FREE, "single texts of like length"),
+        "The embeddings of two texts are blended once, below the first block.", _FREE, "topics and intents; not where word order decides"),
     "input": MethodNote(
         "Embeddings are blended below the first block; the shorter text is filled up with separators first.",
-        _FREE, "texts of very different length"),
+        _FREE, "topics and intents with few rows; texts of different length"),
     "manifold": MethodNote(
         "One place is drawn at each step (embeddings, the output of a block, or the sentence vector) and blended "
-        "there only.", _FREE, "an all-round choice when you can afford to compare"),
+        "there only.", _FREE, "few rows and content-based tasks"),
     "nonlinear": MethodNote(
         "Sentence vectors are blended with a random weight of its own for every feature.", _FREE,
-        "strong regularisation: labels are shared about half and half"),
+        "experiments: half of each label goes to the partner"),
     "sentencemix": MethodNote(
         "Sentence vectors are blended once, right before the last linear layer; a text keeps the larger share.",
-        _FREE, "a safe first try for any task, pairs included"),
+        _FREE, "every task, pairs included: the text was read before it is mixed"),
     "ssmix": MethodNote(
         "Nothing inside is blended: the least important span of a text is replaced by its partner's most important "
-        "span.", "about 1.5 plain steps", "when mixed inputs should stay readable texts"),
+        "span.", "about 1.5 times a plain step", "mixed inputs that stay texts; needs labels before the forward"),
     "tmix": MethodNote(
         "The output of one block in the upper half, drawn at each step, is blended; later blocks see only the blend.",
-        _FREE, "a few labelled rows per class"),
+        _FREE, "mixing after syntax was read, in the upper blocks"),
     "none + temperature": MethodNote(
-        "Plain training whose confidence is corrected by one number afterwards; the same decisions.", "1",
+        "Plain training whose confidence is corrected by one number afterwards; the same decisions.", _FREE,
         "when only the probabilities are off", True),
     "probe": MethodNote(
         "Logistic regression on the frozen features of the model; nothing is fine-tuned.", "seconds in all",
@@ -97,7 +97,7 @@ METHODS = {
     "tfidf": MethodNote(
         "Logistic regression on TF-IDF words and word pairs; no Transformer at all.", "seconds in all",
         "to see what words alone can do", True),
-    "guessing": MethodNote("Always the most frequent class.", "0", "the floor that anything must beat", True),
+    "guessing": MethodNote("Always the most frequent class.", "nothing", "the floor that anything must beat", True),
 }  # fmt: skip
 
 
@@ -106,7 +106,7 @@ def method_note(label: str) -> MethodNote | None:
     name = label.split("[")[0]
     if name == "none" and label.startswith("none[label_smoothing="):
         words = "Plain training in which every label gives away a little to all other classes; nothing is blended."
-        return MethodNote(words, "1", "the cheapest cure for over-confidence", True)
+        return MethodNote(words, _FREE, "the cheapest cure for over-confidence", True)
     return METHODS.get(name)
 
 

@@ -61,13 +61,14 @@ def show_run(result: Any) -> None:
 
 def show_methods() -> None:
     """Print all methods, those of other packages too: what they blend, what a step costs, when to use them."""
-    rows = []
-    for name, summary in summaries().items():
+    known = summaries()
+    side = max(map(len, known)) + 2
+    for name, summary in known.items():
         note = method_note(name)
-        blends, cost, use = (note.blends, note.cost, note.use) if note else (summary, "see its package", "")
-        rows.append([name, blends, cost, use])
-    show_table("methods", ["method", "what is blended", "cost of a step", "use it for"], rows)
-    write_wrapped("Cost is against a plain step. Options of a method: docs/methods.md, or mixwell train --option.")
+        words = f"{note.blends} Cost: {note.cost}. Use: {note.use}." if note else f"{summary}."
+        write_wrapped(f"{name:<{side}}{words}", indent=side)
+    print()
+    write_wrapped("Train with one: mixwell train FILE --method NAME. Which one helps on FILE: mixwell compare FILE.")
 
 
 def write_comparison(done: Any) -> Path:

@@ -153,10 +153,10 @@ def screen_width() -> int | None:
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
-def write_wrapped(text: str) -> None:
-    """Print a paragraph on stdout; on a terminal it is wrapped between words."""
+def write_wrapped(text: str, indent: int = 0) -> None:
+    """Print a paragraph on stdout; on a terminal it is wrapped between words, further lines are indented."""
     width = screen_width()
-    print("\n".join(_wrap(text, width) if width else [text]))
+    print("\n".join(_wrap(text, width, indent) if width else [text]))
 
 
 def fit_table(lines: Sequence[Sequence[str]], width: int | None = None, *, keep: int = 1) -> list[str]:
@@ -198,9 +198,10 @@ def fit_table(lines: Sequence[Sequence[str]], width: int | None = None, *, keep:
     return [text.replace(_NO_BREAK, " ") for text in texts]
 
 
-def _wrap(text: str, width: int) -> list[str]:
-    """Lines of a text, broken between words only; at least one."""
-    return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False) or [""]
+def _wrap(text: str, width: int, indent: int = 0) -> list[str]:
+    """Lines of a text, broken between words only, from the second on indented; at least one."""
+    more = " " * indent
+    return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False, subsequent_indent=more) or [""]
 
 
 def _shrink(sizes: Sequence[int], least: Sequence[int], width: int) -> list[int]:
