@@ -66,7 +66,8 @@ METHODS = {
         "Sentence vectors are blended once, right before the last linear layer; lam may be anything from 0 to 1.",
         _FREE, "strong mixing for every task, pairs included"),
     "embedmix": MethodNote(
-        "The embeddings of two texts are blended once, below the first block.", _FREE, "topics and intents; not where word order decides"),
+        "The embeddings of two texts are blended once, below the first block.", _FREE,
+        "topics and intents; not where word order decides"),
     "input": MethodNote(
         "Embeddings are blended below the first block; the shorter text is filled up with separators first.",
         _FREE, "topics and intents with few rows; texts of different length"),
