@@ -31,7 +31,7 @@ BASE: dict[str, Any] = {
 }  # fmt: skip
 STRONG = {"method": "amplify", "options": {"consistent": True, "draw": "folded", "alpha": 1.0}}
 # `start`: random; probe (as it is, its penalty chosen by folds or fixed by `strength`); humble (scaled down).
-# `pairs`: weight of the pair loss beside the cross-entropy. `contrastive`: that many updates of the pair loss alone.
+# `pairs`: weight of the pair loss beside the cross-entropy. `contrastive`: that many updates by pairs of rows alone.
 VARIANTS: dict[str, dict[str, Any]] = {
     "probe": {"start": "probe", "epochs": 0, "least_updates": 0},
     "stock head, 10 epochs": {"pooling": "model", "start": "random", "head_rate": 1.0, "epochs": 10},
@@ -54,14 +54,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "pairs 3, 1e-4, 10 epochs": {"pairs": 3.0, "epochs": 10, "lr": 1e-4},
     "pairs 1, 120 updates": {"pairs": 1.0, "least_updates": 120},
     "120 updates": {"least_updates": 120},
-    "contrastive 80, 1e-4": {"contrastive": 80, "lr": 1e-4},
-    "contrastive 160, 1e-4": {"contrastive": 160, "lr": 1e-4},
-    "contrastive 80, 2e-4": {"contrastive": 80, "lr": 2e-4},
-    "contrastive 160, 2e-4": {"contrastive": 160, "lr": 2e-4},
-    "contrastive 80, 5e-5": {"contrastive": 80, "lr": 5e-5},
-    "contrastive 120, 3e-5": {"contrastive": 120, "lr": 3e-5},
-    "contrastive 120, 5e-5": {"contrastive": 120, "lr": 5e-5},
-    "contrastive 120, 5e-5, words": {"contrastive": 120, "lr": 5e-5, "freeze_words": False},
+    "contrastive 160, 3e-5": {"contrastive": 160, "lr": 3e-5, "batch": 8},
+    "contrastive 80, 3e-5, batch 16": {"contrastive": 80, "lr": 3e-5},
+    "contrastive 120, 3e-5, batch 16": {"contrastive": 120, "lr": 3e-5},
     "3 folds, average": {"folds": 3, "average": True},
     "4 folds, average": {"folds": 4, "average": True},
     "3 folds, average, pairs 1": {"folds": 3, "average": True, "pairs": 1.0},
@@ -140,11 +135,14 @@ def fit(model: Any, tokenizer: Any, inputs: list[Any], y: Any, options: dict[str
 
 def by_pairs(model: Any, tokenizer: Any, inputs: list[Any], y: Any, options: dict[str, Any], seed: int) -> int:
     """Tune by pairs of texts, then fit a logistic regression; returns the number of updates."""
+    from datasets import Dataset
+
     from mixwell.training import contrastive, probe
 
     model.config.normalize = True
+    rows = Dataset.from_list([{**row, "labels": int(label)} for row, label in zip(inputs, y, strict=True)])
     contrastive.tune(
-        model, tokenizer, inputs, y, learning_rate=options["lr"], batch_size=options["batch"], seed=seed,
+        model, tokenizer, rows, y, learning_rate=options["lr"], batch_size=options["batch"], seed=seed,
         updates=options["contrastive"], freeze_words=options["freeze_words"],
     )  # fmt: skip
     x = probe.features(model, tokenizer, inputs, 32)

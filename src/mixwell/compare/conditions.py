@@ -226,8 +226,10 @@ def read_test(file: TestFile, data: TextData) -> Any:
     import numpy as np
     import pyarrow as pa
 
-    wanted = {part: data.columns.get(part) for part in ("text", "text_pair", "label")}
-    found = texts.load(file.path, **wanted, task=data.task, validation="none", test="none")
+    text, pair, label = (data.columns.get(part) for part in ("text", "text_pair", "label"))
+    found = texts.load(
+        file.path, text=text, text_pair=pair, label=label, task=data.task, validation="none", test="none"
+    )
     table = found.train
     if data.task == REGRESSION:
         return table

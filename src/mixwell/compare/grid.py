@@ -139,8 +139,8 @@ class Grid:
             one = Conditions(label_noise=noise, typos=typos, imbalance=imbalance, **common)
             one.check()
             # What has no effect makes no other comparison.
-            plain = {} if noise else {"noise": "uniform"}
-            made.append(dataclasses.replace(one, **plain, **({} if typos else {"typos_in": "train"})))
+            kind, where = one.noise if noise else "uniform", one.typos_in if typos else "train"
+            made.append(dataclasses.replace(one, noise=kind, typos_in=where))
         return list(dict.fromkeys(made))
 
     def sources(self) -> list[DataSource]:

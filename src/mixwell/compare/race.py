@@ -227,16 +227,17 @@ def race(
         while True:
             for lane in lanes:
                 choose_round(lane, result)
-            wanted = [cell for lane in lanes if not lane.ended for cell in lane.round()]
-            if not wanted:
+            going = [lane for lane in lanes if not lane.ended]
+            if not going:
                 return result, outcome
+            known = outcome.finished.keys() | outcome.failed.keys()
+            wanted = [cell for lane in going for cell in lane.round() if cell.key not in known]
             done = execute(wanted, records, engine, view, retry_failed=retry_failed, close=False)
             outcome.trained += done.trained
             outcome.failed |= done.failed
             outcome.finished |= done.finished
-            for lane in lanes:
-                if not lane.ended:
-                    _after_round(lane, done, records, view, level, equal_within)
+            for lane in going:
+                _after_round(lane, outcome, records, view, level, equal_within)
     finally:
         engine.close()
 

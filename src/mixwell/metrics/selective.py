@@ -38,7 +38,8 @@ def _blocks(confidence: ArrayLike, right: ArrayLike) -> tuple[NDArray[np.int64],
     """Rows and mistakes of each block of equal confidence, the surest first."""
     conf, wrong = np.asarray(confidence, dtype=np.float64), 1.0 - np.asarray(right, dtype=np.float64)
     _, group = np.unique(-conf, return_inverse=True)
-    return np.bincount(group), np.bincount(group, weights=wrong)
+    rows: NDArray[np.int64] = np.bincount(group).astype(np.int64)
+    return rows, np.asarray(np.bincount(group, weights=wrong), dtype=np.float64)
 
 
 def aurc_of(confidence: ArrayLike, right: ArrayLike) -> float:

@@ -19,7 +19,7 @@ from mixwell.metrics.calibration import Bin
 from mixwell.report.drawing import Picture, colour, tick_text, ticks
 from mixwell.report.page import package_text
 
-VERDICTS = {"better": "var(--good)", "worse": "var(--bad)"}
+VERDICTS, SHAPES = {"better": "var(--good)", "worse": "var(--bad)"}, {"better": 2, "worse": 3}
 _WIDTHS = {"chart wide": 560.0, "chart narrow": 340.0}  # letters of a scaled-down drawing are too small on a phone
 P = ParamSpec("P")
 
@@ -117,8 +117,8 @@ def forest(
     arrow = "better \u2192" if better == "right" else "\u2190 better"
     beside, anchor = (6, "start") if better == "right" else (-6, "end")
     drawing.text(x(zero) + beside, top - 8, arrow, anchor=anchor, kind="soft")
-    title = f"difference to plain training{unit}" if zero == 0 else unit
-    drawing.text((left + right) / 2, bottom + 36, title, anchor="middle", kind="soft")
+    unit = f"difference to plain training{unit}" if zero == 0 else unit
+    drawing.text((left + right) / 2, bottom + 36, unit, anchor="middle", kind="soft")
     for number, row in enumerate(rows):
         y = top + step * (number + (0.68 if above else 0.5))
         paint = VERDICTS.get(row.verdict, "var(--s1)")
@@ -140,8 +140,7 @@ def forest(
                 drawing.line(x(end), y - 5, x(end), y + 5, "", f"stroke:{paint};stroke-width:2")
             drawing.line(x(row.lo), y, x(row.hi), y, "", f"stroke:{paint};stroke-width:2.5")
         # The shape shows the verdict too: a triangle, a diamond, a circle.
-        shape = {"better": 2, "worse": 3}.get(row.verdict, 0)
-        drawing.mark(x(row.mean), y, shape, f"{row.name}: {row.words}", 5.5, paint)
+        drawing.mark(x(row.mean), y, SHAPES.get(row.verdict, 0), f"{row.name}: {row.words}", 5.5, paint)
     return drawing.markup()
 
 

@@ -91,7 +91,8 @@ def tune(
             first, second, one_class = draw_pairs(labels, max(1, batch_size // 2), rng)
             batch = collate([encoded[row] for row in (*first, *second)]).to(device)
             features = model.features(**batch)[0]
-            loss = cosine_loss(*features.chunk(2), torch.as_tensor(one_class, device=device))
+            left, right = features.chunk(2)
+            loss = cosine_loss(left, right, torch.as_tensor(one_class, device=device))
             loss.backward()
             torch.nn.utils.clip_grad_norm_(tuned, 1.0)
             optimiser.step()
