@@ -572,6 +572,7 @@ def test_the_page_of_a_run(browser: Any, tmp_path: Path) -> None:
             assert name == METRICS[key].title
             assert before == f"{metrics['test']['before'][key]:.4f}" and after == f"{metrics['test']['after'][key]:.4f}"
         assert page.locator("svg[role=img]:visible").count() >= 4
+        assert page.locator(".numbers b").first.inner_text() == f"{100 * metrics['test']['before']['accuracy']:.1f} %"
         assert "tiny" in page.locator(".facts").inner_text() and "AMPLIFY" in page.locator("h1").inner_text()
     for scheme in ("light", "dark"):
         with open_page(tmp_path / "run" / "report.html", browser=browser, scheme=scheme) as page:

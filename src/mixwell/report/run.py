@@ -91,6 +91,7 @@ def prepare(
     return {
         "title": f"{Path(str(record['data']['source'])).name}: {name}",
         "sentences": _sentences(record, metrics),
+        "numbers": _numbers(metrics),
         "metrics": rows,
         "measured": MEASURED[shown] if shown else "",
         "calibrated": "after" in part,
@@ -109,6 +110,31 @@ def prepare(
         "folder": folder.name,
         "versions": ", ".join(f"{key} {value}" for key, value in record["versions"].items()),
     }
+
+
+def _numbers(metrics: dict[str, Any]) -> list[dict[str, str]]:
+    """Up to three large numbers: value, what it is, and a line about it."""
+    shown = headline(metrics)
+    if shown is None:
+        return []
+    part, rows = metrics[shown], f"of {metrics[shown]['rows']:,} {MEASURED[shown]}"
+    before, after = part["before"], part.get("after", part["before"])
+    where = "after the temperature" if "after" in part else ""
+    wanted = {
+        SINGLE: [("accuracy", before, "right", rows), ("ece", after, "calibration error", where),
+                 ("macro_f1", before, "macro-F1", "all classes count the same")],
+        MULTI: [("micro_f1", before, "micro-F1", rows), ("ece", after, "calibration error", where)],
+        REGRESSION: [("mse", before, "mean squared error", rows), ("pearson", before, "correlation", "Pearson")],
+    }[metrics["task"]]  # fmt: skip
+    return [
+        {
+            "value": f"{values[name]:.3g}" if metrics["task"] == REGRESSION else f"{100 * values[name]:.1f} %",
+            "what": what,
+            "more": more,
+        }
+        for name, values, what, more in wanted
+        if name in values
+    ]
 
 
 _TERMS = {"accuracy": "accuracy", "nll": "NLL", "ece": "ECE", "aurc": "AURC", "excess_aurc": "excess AURC",
