@@ -95,3 +95,18 @@ def test_links_go_both_ways(tmp_path: Path) -> None:
     )
     assert links.runs_beside(summary) == [("films", "../films/report.html")]
     assert links.runs_beside(summary, tmp_path) == [("films", "runs/films/report.html")]
+
+
+def test_an_inspection_shows_itself_and_takes_an_attached_model() -> None:
+    import mixwell
+    from zoo import tiny
+
+    model = tiny("bert")
+    before = mixwell.inspect(model)
+    with mixwell.attach(model, "amplify") as mixer:
+        found = mixwell.inspect(model)
+        assert mixer.attached and found.methods == before.methods and found.rows() == before.rows()
+    text = repr(found)
+    assert "\n" not in text and len(text) < 400 and "BertForSequenceClassification" in text and "amplify" in text
+    page = found._repr_html_()
+    assert page.count("<table>") == 2 and "<td>amplify</td><td>yes</td>" in page and "<script" not in page
