@@ -58,7 +58,7 @@ def matrix(page: Any, method: str, rows: int, columns: int) -> np.ndarray:
 
 def test_lines_are_the_models_weights(file: Path, found: data.Attention, browser: Any) -> None:
     with open_page(file, browser=browser) as page:
-        assert page.locator(".panel h3").first.inner_text() == "none (plain)"
+        assert page.locator(".panel h3").first.inner_text() == "plain"
         pictures = set()
         for block, head, lam in ((3, 2, "0.8"), (0, 2, "0.8"), (5, 11, "0.8"), (5, 11, "0.5"), (5, 11, "1")):
             page.select_option("#block", str(block))

@@ -311,7 +311,7 @@
   function panel(name, view) {
     const at = data.methods.indexOf(name);
     const card = make("figure", { class: `card panel m${at % 10}`, "data-method": name });
-    card.append(make("h3", {}, name === "none" ? "none (plain)" : titleOf(name), ...(data.fixed.includes(name) ? [make("span", { class: "badge" }, "ignores lam")] : [])));
+    card.append(make("h3", {}, titleOf(name), ...(data.fixed.includes(name) ? [make("span", { class: "badge" }, "ignores lam")] : [])));
     const moved = make("p", { class: "moved" }), share = view.moved[state.block][state.head];
     if (name === "none") moved.append("no mixing, the reference");
     else {
