@@ -51,7 +51,9 @@ def on_terminal(words: list[str], columns: int) -> list[str]:
 
 
 def words_of(lines: list[str]) -> set[str]:
-    return {word for line in lines for word in re.sub(r"[│╭╮╰╯─┃┏┓┗┛━┳┻╇┡┩┴┬┼├┤└┘┌┐╈]", " ", line).split()}
+    """The words of some lines; frames and rules are none."""
+    plain = [re.sub(r"[│╭╮╰╯─┃┏┓┗┛━┳┻╇┡┩┴┬┼├┤└┘┌┐╈]|-{3,}", " ", line) for line in lines]
+    return {word for line in plain for word in line.split()}
 
 
 def check(lines: list[str], columns: int, wide: set[str]) -> None:
