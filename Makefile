@@ -25,11 +25,14 @@ $(VENV)/.docs: $(VENV)/.demo
 demo: $(VENV)/.demo
 	$(BIN)/mixwell demo
 
-# Debian's Chromium, for the tests that open the pages.
+# Debian's Chromium, for the tests that open the pages, and axe-core, which checks that everybody can use them.
+AXE := axe-core@4.14.0
 browsers:
 	command -v chromium >/dev/null || { apt-get update -qq && apt-get install -y -qq chromium chromium-driver; }
+	command -v npm >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends npm; }
+	test -f .node/node_modules/axe-core/axe.min.js || npm install --no-save --no-package-lock --silent --prefix .node $(AXE)
 
-# Where Chromium cannot be installed, those tests are skipped; under CI they fail.
+# Where Chromium or axe-core cannot be installed, those tests are skipped; under CI they fail.
 test: $(VENV)/.test lint
 	-$(MAKE) --no-print-directory browsers
 	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n 2

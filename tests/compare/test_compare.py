@@ -596,7 +596,7 @@ def test_exports(told: Records) -> None:
     text = export.export(summary, "md")
     assert "training rows" in tables.about(summary.groups[0])
     assert tables.about(replace(summary.groups[0], train_rows=(0, 0))) == "no training finished"
-    assert r"\<b\>a\_b & c\|d\</b\>" in text and "failed: amplify, seed 0" in text
+    assert r"\<b\>a\_b & c\|d\</b\>" in text and "failed: AMPLIFY, seed 0" in text
     lines = list(csv.DictReader(io.StringIO(export.export(summary, "csv"))))
     assert {line["metric"] for line in lines} >= {"accuracy", "nll", "nll_after", "ece", "seconds_per_step"}
     assert {line["verdict"] for line in lines} <= {

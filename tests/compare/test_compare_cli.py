@@ -108,7 +108,7 @@ def test_plain_lines(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[
     printed = capsys.readouterr()
     assert len(re.findall(r"^finished films.csv, .*about|^finished films.csv", printed.err, re.M)) == 12
     assert "12 of 12 finished, 0 running, 0 waiting" in printed.err and "ahead so far: " in printed.err
-    assert "amplify[consistent=true]" in printed.out and printed.out.count("baseline") == 2
+    assert "AMPLIFY, consistent" in printed.out and printed.out.count("baseline") == 2
     assert printed.out.count("A temperature alone") == 2
 
 

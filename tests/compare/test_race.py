@@ -151,7 +151,7 @@ def test_failures_and_collapses(place: Path, tmp_path: Path) -> None:  # noqa: F
     done = run(grid, tmp_path / "out", engine=lambda: FakeEngine(ends), budget=Budget())
     (lane,) = done.race.lanes
     assert "failed (no memory)" in lane.out["tmix"]
-    assert lane.out["amplify"].startswith("withheld: 1 of 3 runs of amplify collapsed")
+    assert lane.out["amplify"].startswith("withheld: 1 of 3 runs of AMPLIFY collapsed")
     assert len(done.outcome.failed) == 3  # three of tmix, no more
 
 

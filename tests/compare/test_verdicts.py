@@ -156,7 +156,7 @@ def test_below_the_probe():
 def test_collapsed_runs():
     found = learned({"none": [0.8, 0.82, 0.81], "amplify": [0.83, 0.25, 0.84], "tmix": [0.8, 0.7, 0.75]})
     assert found.collapsed == {"amplify": (1,)} and not found.headline
-    assert found.withheld("none") == {"amplify": "1 of 3 runs of amplify collapsed to the level of guessing"}
+    assert found.withheld("none") == {"amplify": "1 of 3 runs of AMPLIFY collapsed to the level of guessing"}
     base = learned({"none": [0.8, 0.25, 0.81], "amplify": [0.83, 0.8, 0.84]})
     assert "nothing sound to compare with" in base.withheld("none")[""]
     # One method that never learns while the others do is no accident of a seed, but its runs are collapsed too.
@@ -221,7 +221,7 @@ def test_a_collapsed_run_is_shown_everywhere(place, tmp_path):  # noqa: F811
     group = summary.groups[0]
     assert group.learning.collapsed == {"amplify": (2,)}
     assert group.row("amplify", "accuracy").difference.verdict == WITHHELD
-    assert any("1 of 4 runs of amplify collapsed" in sentence for sentence in group.sentences)
+    assert any("1 of 4 runs of AMPLIFY collapsed" in sentence for sentence in group.sentences)
     table = tables.table(group)
     assert "4 (1 collapsed)" in table and "withheld" in table and "guessing" in table
     for format in export.FORMATS:

@@ -23,6 +23,7 @@ ARGUMENTS = (
     "--disable-component-update",
     "--disable-sync",
 )
+AXE = Path(__file__).parents[2] / ".node" / "node_modules" / "axe-core" / "axe.min.js"
 LOCAL = ("file:", "data:", "blob:", "about:")
 
 
@@ -100,6 +101,23 @@ def open_page(
         if strict:
             assert errors == [], f"{Path(path).name} logged errors: {errors}"
             assert network == [], f"{Path(path).name} asked the network: {network}"
+
+
+def axe_violations(page: Any) -> list[str]:
+    """What axe-core finds wrong with a page, one line per rule and element.
+
+    `make browsers` installs axe-core with npm. Without it the test is skipped, or fails under CI.
+    """
+    if not AXE.exists():
+        missing = "axe-core is not installed; `make browsers` does that"
+        pytest.fail(missing, pytrace=False) if _CI else pytest.skip(missing)
+    page.evaluate(AXE.read_text(encoding="utf-8") + ";undefined")
+    results = page.evaluate("async () => (await axe.run(document)).violations")
+    return [
+        f"{rule['id']}: {node['html'][:160]} ({node['failureSummary'][:300]})"
+        for rule in results
+        for node in rule["nodes"]
+    ]
 
 
 def no_sideways_scroll(page: Any) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from browsing import no_sideways_scroll, open_page, start_browser
+from browsing import axe_violations, no_sideways_scroll, open_page, start_browser
 
 from mixwell.report.attention import choice, data, pictures
 from mixwell.report.attention.capture import capture
@@ -58,7 +58,7 @@ def matrix(page: Any, method: str, rows: int, columns: int) -> np.ndarray:
 
 def test_lines_are_the_models_weights(file: Path, found: data.Attention, browser: Any) -> None:
     with open_page(file, browser=browser) as page:
-        assert page.locator(".panel h3").first.inner_text() == "none (plain)"
+        assert page.locator(".panel h3").first.inner_text() == "plain"
         pictures = set()
         for block, head, lam in ((3, 2, "0.8"), (0, 2, "0.8"), (5, 11, "0.8"), (5, 11, "0.5"), (5, 11, "1")):
             page.select_option("#block", str(block))
@@ -270,3 +270,63 @@ def test_plain_alone_needs_no_partner(tmp_path: Path, browser: Any) -> None:
         assert page.locator("#lam, #maps, #difference").count() == 0
         for view in choice.VIEWS:
             show(page, view)
+
+
+@pytest.fixture(scope="module")
+def layered(tmp_path_factory: pytest.TempPathFactory) -> tuple[data.Attention, Path]:
+    """Methods that draw a layer, and one that ignores lam."""
+    loaded = models.load("minilm", labels=["0", "1"])
+    made = capture(
+        loaded,
+        "the rabbit hopped",
+        None,
+        "a turtle crawled home",
+        methods="none,attentionmix,tmix,manifold",
+        lams=[1.0],
+    )
+    target = tmp_path_factory.mktemp("layers") / "attention.html"
+    pictures.write(str(target), "html", made, choice.choose(made, block=5, head=2))
+    return made, target
+
+
+def test_layers_and_lam(layered: tuple[data.Attention, Path], browser: Any) -> None:
+    made, target = layered
+    assert made.layers_of("tmix") == [3, 4, 5] and len(made.layers_of("manifold")) == 4 and not made.layers_of("none")
+    with open_page(target, browser=browser) as page:
+        # Who meets whom comes before the pictures, with a line on each method.
+        assert page.locator("h2").first.inner_text() == "Who meets whom"
+        assert page.locator(".blends dt").all_inner_texts() == ["plain", "AttentionMix", "TMix", "Manifold MixUp"]
+        for layer in made.layers_of("manifold"):
+            page.select_option("select[data-layer=manifold]", str(layer))
+            wanted = made.layers.get(("manifold", 0.8, layer), made.view("manifold", 0.8)).weights[5][2]
+            assert np.abs(matrix(page, "manifold", *wanted.shape) - wanted).max() < 1e-6
+        # lam changes nothing about AttentionMix: it says so, and alone it leaves nothing to choose.
+        page.select_option("#lam", "1")
+        assert "ignores lam" in page.locator('[data-method="attentionmix"]').inner_text()
+        assert "lam 1 is plain" not in page.locator('[data-method="attentionmix"]').inner_text()
+        for name in ("tmix", "manifold"):
+            page.uncheck(f'input[name=method][value="{name}"]')
+        assert page.locator("#lam").is_disabled() and page.locator("#headline").inner_text() == "Block 5, head 2"
+
+
+def test_no_empty_panel(layered: tuple[data.Attention, Path], browser: Any) -> None:
+    with open_page(layered[1], browser=browser) as page:
+        page.select_option("#block", "0")  # TMix mixes far above it
+        page.check("#difference")
+        assert "No difference to plain" in page.locator('#panels [data-method="tmix"]').inner_text()
+        for view in ("lines", "word", "neurons", "graph"):
+            show(page, view)
+            for block in ("0", "5"):
+                page.select_option("#block", block)
+                texts = page.locator("#panels .panel").all_inner_texts()
+                pictures_in = page.locator("#panels .panel > svg").count() + page.locator("#panels .nothing").count()
+                assert len(texts) == pictures_in > 0
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1280])
+def test_everybody_can_use_it(file: Path, browser: Any, scheme: str, width: int) -> None:
+    with open_page(file, browser=browser, scheme=scheme, width=width) as page:
+        for view in ("lines", "neurons") if width == 1280 else ("word", "graph"):
+            show(page, view)
+            assert axe_violations(page) == []

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from browsing import no_sideways_scroll, open_page, start_browser
+from browsing import axe_violations, no_sideways_scroll, open_page, start_browser
 from test_compare import SETTINGS, FakeEngine
 from test_training import BASE, make_model
 
@@ -161,7 +161,7 @@ def test_numbers_are_those_of_the_records(browser: Any, page_path: Path, summary
     checked = 0
     for row in rows:
         at = dict(zip(heads, row))
-        method, data, size = at["method"][0], at["data"][0], int(at["training rows"][1])
+        method, data, size = at["method"][1], at["data"][0], int(at["training rows"][1])
         same = [c for c in cells if (c.spec.label, c.spec.name, c.result["train_rows"]) == (method, data, size)]
         if not same:
             assert method in ("none + temperature", "guessing")
@@ -234,7 +234,7 @@ def test_one_method_in_detail(browser: Any, page_path: Path, summary: Summary) -
             assert set(shown.evaluate_all("all => all.map(each => each.dataset.method)")) == {method}
         # The calibration errors of the diagrams are the means over seeds.
         page.select_option("#choose-method", "amplify")
-        title = page.locator("article >> nth=0 >> section.method:visible h4").all_text_contents()
+        title = page.locator("article >> nth=0 >> section.method:visible figcaption.title").all_text_contents()
         group = summary.groups[0]
         row, calibrated = group.row("amplify", "ece"), group.row("amplify", "ece_after")
         assert row is not None and calibrated is not None
@@ -274,9 +274,11 @@ def test_forest_shows_the_difference(browser: Any, page_path: Path, summary: Sum
         titles = " ".join(box.locator("figure:visible svg.wide title").all_text_contents())
         row = summary.groups[0].row("amplify", "accuracy")
         assert row is not None and row.difference is not None
-        assert f"amplify: {100 * row.difference.mean:+.1f} [" in titles
+        assert f"AMPLIFY: {100 * row.difference.mean:+.1f} [" in titles
         box.get_by_role("button", name="NLL after T").press("Enter")
-        assert box.locator("figure:visible h4").text_content() == "Negative log-likelihood after temperature"
+        assert (
+            box.locator("figure:visible figcaption.title").text_content() == "Negative log-likelihood after temperature"
+        )
         assert box.locator("button[aria-pressed=true]").all_text_contents() == ["NLL after T"]
 
 
@@ -339,6 +341,10 @@ def test_print(browser: Any, page_path: Path) -> None:
         assert page.locator("nav.bar").is_hidden() and page.locator("#board").is_visible()
         data = page.pdf(format="A4", print_background=True)
         assert data.startswith(b"%PDF") and len(data) > 20_000
+        # Hardly more pages than the content fills: no page is left half empty. A4 without margins is 794 by 1123.
+        page.set_viewport_size({"width": 794, "height": 1123})
+        filled = page.evaluate("document.documentElement.scrollHeight") / 1123
+        assert len(re.findall(rb"/Type /Page\b", data)) <= 1.2 * filled + 1
 
 
 def test_keyboard_reaches_everything(browser: Any, page_path: Path) -> None:
@@ -354,6 +360,96 @@ def test_keyboard_reaches_everything(browser: Any, page_path: Path) -> None:
             "[...document.querySelectorAll('svg[role=img]')].filter(e => !e.getAttribute('aria-label')).length"
         )
         assert unnamed == 0
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_everybody_can_use_it(browser: Any, page_path: Path, scheme: str) -> None:
+    with open_page(page_path, browser=browser, scheme=scheme, width=1280) as page:
+        page.click("#terms summary")
+        assert axe_violations(page) == []
+
+
+def one_group(place: Path, labels: list[str], monkeypatch: pytest.MonkeyPatch) -> Summary:
+    """A comparison of one data set with these classes."""
+    from mixwell.compare import grid as grids
+
+    monkeypatch.setattr("test_report_page.LABELS", labels)
+    monkeypatch.setattr("test_report_page.ROWS", max(84, 3 * len(labels)))
+    make_model(place / "tiny")
+    (place / "messages").mkdir()
+    for split, count, shift in (("train", 10 * len(labels), 0), ("validation", 42, 3000), ("test", ROWS, 6000)):
+        write_data(place / "messages" / f"{split}.csv", count, shift)
+    values: dict[str, Any] = {
+        "data": str(place / "messages"), "model": str(place / "tiny"), "seeds": SEEDS, "references": False,
+        "methods": ["amplify", "amplify:consistent=true"], "settings": {**BASE, **SETTINGS},
+    }  # fmt: skip
+    found = Records(place / "out")
+    found.create()
+    execute(plan(grids.make_grid({}, values)), found, FakeEngine(outputs_of), LiveView())
+    return read_summary(found)
+
+
+def test_the_top_of_the_page(browser: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Data, model, date, a verdict and three numbers are seen at once; numbers and dots are those of the records."""
+    summary = one_group(tmp_path, ["billing", "refund", "card", "login", "hours"], monkeypatch)
+    (tmp_path / "r.html").write_text(export.export(summary, "html"), encoding="utf-8")
+    group = summary.groups[0]
+    best, plain = group.row("amplify", "accuracy"), group.row("none", "accuracy")
+    assert best is not None and plain is not None and best.difference is not None
+    with open_page(tmp_path / "r.html", browser=browser, width=1280, height=900) as page:
+        bottoms = page.eval_on_selector_all(
+            ".facts, .verdict, .numbers", "all => all.map(e => e.getBoundingClientRect().bottom)"
+        )
+        assert len(bottoms) == 3 and max(bottoms) < 900
+        facts = page.locator(".facts").inner_text()
+        assert "messages" in facts and "tiny" in facts and re.search(r"finished\s+\d+ \w+ 20\d\d", facts)
+        winner = max(("amplify", "amplify[consistent=true]"), key=lambda name: group.row(name, "accuracy").mean)  # type: ignore[union-attr]
+        row = group.row(winner, "accuracy")
+        assert row is not None and row.difference is not None
+        title = {"amplify": "AMPLIFY"}.get(winner, "AMPLIFY, consistent")
+        gain = f"{100 * row.difference.mean:.1f} points"
+        assert page.locator(".verdict").inner_text().startswith(f"{title} beats plain training by {gain} of accuracy.")
+        shown = page.locator(".numbers b").all_inner_texts()
+        calibrated = group.row(winner, "ece_after")
+        assert calibrated is not None
+        assert shown == [f"{100 * row.mean:.1f} %", f"+{gain}", f"{100 * calibrated.mean:.1f} %"]
+        # One dot per seed behind each mean, at the seed's own difference.
+        dots = page.locator("article figure:visible svg.wide circle.seed title").all_text_contents()
+        before = {(r.spec.label, r.spec.seed): r.result["test"]["before"]["accuracy"] for r in group.records}
+        wanted = {f"AMPLIFY, seed {s}: {100 * (before['amplify', s] - before['none', s]):+.3g}" for s in group.seeds}
+        assert wanted <= set(dots) and len(dots) == 3 * SEEDS
+        # Definitions can be reached by keyboard: a method's name leads to it.
+        page.locator("#board a.term", has_text="AMPLIFY, consistent").focus()
+        page.keyboard.press("Enter")
+        assert page.locator("#terms").get_attribute("open") is not None
+        assert page.locator("#about-amplify-consistent-true-").is_visible()
+        for name in ("NLL", "ECE", "T", "AURC"):
+            assert page.locator("#terms dt", has_text=re.compile(f"^{name}$")).count() == 1
+        # The whole leaderboard is seen without scrolling sideways.
+        assert page.evaluate("(e => e.scrollWidth <= e.clientWidth)(document.querySelector('.scroll:has(#board)'))")
+    with open_page(tmp_path / "r.html", browser=browser, width=390) as page:
+        outside = page.eval_on_selector_all(
+            "#board td", "all => all.filter(e => e.getBoundingClientRect().right > innerWidth + 1).length"
+        )
+        assert (
+            outside == 0
+            and page.locator("#board tbody tr").first.evaluate("e => getComputedStyle(e).display") == "block"
+        )
+        assert axe_violations(page) == []
+
+
+@pytest.mark.parametrize("count", [20, 77])
+def test_all_classes_fit(browser: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    summary = one_group(tmp_path, [f"intent with a name {number}" for number in range(count)], monkeypatch)
+    (tmp_path / "r.html").write_text(export.export(summary, "html"), encoding="utf-8")
+    with open_page(tmp_path / "r.html", browser=browser, width=1280) as page:
+        box = page.locator("section.method:visible [aria-label^='confusion matrix']").first
+        assert box.evaluate("e => e.scrollWidth <= e.clientWidth")
+        text = box.inner_text() if count == 20 else " ".join(box.locator("text").all_text_contents())
+        assert "predicted class" in text and "true class" in text
+        names = box.locator("tbody th[scope=row]" if count == 20 else "svg text[text-anchor=end]").all_text_contents()
+        assert len(names) == count
+        assert axe_violations(page) == []
 
 
 def test_ticks() -> None:
@@ -394,7 +490,7 @@ def test_a_class_without_test_rows() -> None:
     method = details.describe("m", "single_label", names, [details.SeedOutputs(logits, labels, 1.0)], None, {})
     matrix = details.method_view(method, None, {"m": 1})["classes"]["matrix"]
     row = next(each for each in matrix["rows"] if each["name"] == "13")
-    assert row["rest"] == "" and all(cell["text"] == "" for cell in row["cells"])
+    assert len(matrix["rows"]) == 14 and all(cell["text"] == "" for cell in row["cells"])
 
 
 def test_without_texts_and_after_the_data_changed(records: Records, summary: Summary, tmp_path: Path) -> None:
@@ -476,6 +572,11 @@ def test_the_page_of_a_run(browser: Any, tmp_path: Path) -> None:
             assert name == METRICS[key].title
             assert before == f"{metrics['test']['before'][key]:.4f}" and after == f"{metrics['test']['after'][key]:.4f}"
         assert page.locator("svg[role=img]:visible").count() >= 4
+        assert page.locator(".numbers b").first.inner_text() == f"{100 * metrics['test']['before']['accuracy']:.1f} %"
+        assert "tiny" in page.locator(".facts").inner_text() and "AMPLIFY" in page.locator("h1").inner_text()
+    for scheme in ("light", "dark"):
+        with open_page(tmp_path / "run" / "report.html", browser=browser, scheme=scheme) as page:
+            assert axe_violations(page) == []
     # Made again from the folder, it is the same; without the data it does without texts.
     assert main(["report", str(tmp_path / "run"), "-o", str(tmp_path / "again.html")]) == 0
     assert (tmp_path / "again.html").read_bytes() == (tmp_path / "run" / "report.html").read_bytes()

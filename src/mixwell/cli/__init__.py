@@ -55,8 +55,13 @@ def build_app(words: Sequence[str]) -> typer.Typer:
         if hasattr(module, "app"):
             app.add_typer(module.app, name=name)
         else:
-            app.command(name)(module.command)
+            app.command(name, help=_paragraphs(module.command.__doc__ or ""))(module.command)
     return app
+
+
+def _paragraphs(doc: str) -> str:
+    """A docstring with each paragraph in one line: the help wraps it to the width of the terminal."""
+    return "\n\n".join(" ".join(part.split()) for part in doc.split("\n\n"))
 
 
 def _version(asked: bool) -> None:

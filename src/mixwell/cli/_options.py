@@ -14,7 +14,10 @@ from mixwell.training.settings import TrainSettings
 
 
 def option(name: str, kind: Any, help: str, group: str, *flags: str, default: Any = None, **more: Any) -> Any:
-    """A parameter that is an option, in one panel of the help."""
+    """A parameter that is an option, in one panel of the help, which names its default; brackets are plain text."""
+    if default is None and "Default" not in help and kind not in (bool, bool | None):
+        help = f"{help} Default: none."
+    help = help.replace("\\[", "[").replace("[", "\\[")
     annotation = Annotated[kind, typer.Option(*flags, help=help, rich_help_panel=group, **more)]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 

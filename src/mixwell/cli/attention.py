@@ -10,9 +10,11 @@ import typer
 def command(
     model: Annotated[str, typer.Argument(help="minilm, a folder or a hub id.")],
     text: Annotated[str, typer.Argument(help="The text whose attention is drawn.")],
-    text_b: Annotated[str | None, typer.Argument(help="The second text of a pair.")] = None,
-    partner: Annotated[str | None, typer.Option(help="The text it is mixed with.")] = None,
-    partner_b: Annotated[str | None, typer.Option(help="The second text of the partner.")] = None,
+    text_b: Annotated[str | None, typer.Argument(help="The second text of a pair. Default: none.")] = None,
+    partner: Annotated[
+        str | None, typer.Option(help="The text it is mixed with. Default: a sentence about a parcel.")
+    ] = None,
+    partner_b: Annotated[str | None, typer.Option(help="The second text of the partner. Default: none.")] = None,
     methods: Annotated[str, typer.Option(help="Drawn side by side; names with commas.")] = "none,amplify,embedmix",
     lam: Annotated[float, typer.Option(help="The share of itself that the text keeps, 0 to 1.")] = 0.8,
     lams: Annotated[str, typer.Option(help="Further ones to choose from in the page.")] = "1.0,0.9,0.8,0.7,0.5",
@@ -24,7 +26,10 @@ def command(
     ),
     block: Annotated[int | None, typer.Option(help="From 0. Default: the fourth, as in the paper.")] = None,
     head: Annotated[int | None, typer.Option(help="From 0. Default: the one that changes most.")] = None,
-    word: Annotated[str | None, typer.Option(help="A token of the text, or its position from 0.")] = None,
+    word: Annotated[
+        str | None,
+        typer.Option(help="A token of the text, or its position from 0. Default: the one that changes most."),
+    ] = None,
     trust_remote_code: Annotated[bool, typer.Option("--trust-remote-code", help="Run code of the model.")] = False,
 ) -> None:
     """Draw what a model attends to while a text is mixed: lines, one word, neurons, a graph."""

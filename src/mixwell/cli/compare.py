@@ -30,10 +30,11 @@ _TRAINING = (
     option("output", str | None, "The folder for the records. Default: runs/DATA-compare.", RUN, "--output", "-o"),
     option("grid", str | None, "A TOML file: data, methods, seeds, samples, \\[settings]; lists make a grid.", RUN,
            metavar="FILE"),
-    option("fractions", str | None, "Shares of the training rows, as in 0.1,1.0: a comparison each.", DATA),
-    option("per_class", str | None, "Training rows per class, as in 8,32: a comparison each.", DATA),
-    option("max_train", int | None, "The most training rows.", DATA),
-    option("max_test", int | None, "The most test rows, a fixed choice.", DATA),
+    option("fractions", str | None,
+           "Shares of the training rows, as in 0.1,1.0: a comparison each. Default: all.", DATA),
+    option("per_class", str | None, "Training rows per class, as in 8,32: a comparison each. Default: all.", DATA),
+    option("max_train", int | None, "The most training rows. Default: all.", DATA),
+    option("max_test", int | None, "The most test rows, a fixed choice. Default: all.", DATA),
     option("sample_seed", int | None,
            "Chooses the training rows for all seeds alike. Default: each seed has its own.", DATA),
     *settings(
@@ -54,7 +55,8 @@ _TRAINING = (
     option("overtrain", bool | None, "Keep the last epoch; the one that validation chooses is tested beside it.",
            CONDITIONS, "--overtrain"),
     *settings(("model", "trust_remote_code"), optional=True),
-    option("references", bool | None, "Add a probe on the frozen model and TF-IDF, which train no Transformer.", MODEL),
+    option("references", bool | None,
+           "Add a probe on the frozen model and TF-IDF, which train no Transformer. Default: yes.", MODEL),
     *settings(_TRAINING, optional=True),
     option("set_", list[str] | None, "A field of TrainingArguments, as name=value.", TRAINING, "--set",
            metavar="NAME=VALUE"),
@@ -98,7 +100,7 @@ def command(
     from mixwell import api
     from mixwell.compare import grid as grids
     from mixwell.compare import run
-    from mixwell.report.terminal import show_comparison
+    from mixwell.report.terminal import show_comparison, write_comparison
     from mixwell.utils.errors import OptionError
 
     if values["budget"] is not None and not values["race"]:
@@ -127,7 +129,7 @@ def command(
         budget=budget,
         command=shlex.join(["mixwell", *context.obj]) if context.obj else None,
     )
-    show_comparison(done)
+    show_comparison(done, write_comparison(done))
     run.check_failures(done)
 
 

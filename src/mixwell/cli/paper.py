@@ -29,7 +29,9 @@ def list_() -> None:
 @app.command()
 def show(
     name: Annotated[str, typer.Argument(help="A name of `mixwell paper list`.")],
-    scale: Annotated[str | None, typer.Option(help="Only this scale's grid: full, small or smoke.")] = None,
+    scale: Annotated[
+        str | None, typer.Option(help="Only this scale's grid: full, small or smoke. Default: all.")
+    ] = None,
 ) -> None:
     """Print an experiment: its grid, its published numbers, what the paper says and what cannot run."""
     from mixwell.papers import describe, protocols
@@ -41,7 +43,7 @@ def show(
 def run(
     context: typer.Context,
     name: Annotated[str, typer.Argument(help="A name of `mixwell paper list`.")],
-    data: Annotated[str | None, typer.Option(help="The folder with one folder for each data set.")] = None,
+    data: Annotated[str | None, typer.Option(help="A folder with one for each data set. Default: none.")] = None,
     scale: Annotated[str, typer.Option(help="full (the paper's protocol), small (two CPU cores) or smoke.")] = "full",
     model: Annotated[
         str | None, typer.Option("--model", "-m", help="minilm, tiny, a folder or a hub id. Default: the scale's.")
@@ -50,22 +52,28 @@ def run(
     records: Annotated[
         str | None, typer.Option(help="A folder of records that several experiments share. Default: in the output.")
     ] = None,
-    only: Annotated[str | None, typer.Option(help="Data sets to run, as in mrpc,sst2.")] = None,
+    only: Annotated[str | None, typer.Option(help="Data sets to run, as in mrpc,sst2. Default: all.")] = None,
     rows: Annotated[
-        list[str] | None, typer.Option(help="Rows to run, as in EmbedMix,TMix; plain training always runs.")
+        list[str] | None,
+        typer.Option(help="Rows to run, as in EmbedMix,TMix; plain training always runs. Default: all."),
     ] = None,
-    seeds: Annotated[int | None, typer.Option(help="How many seeds.")] = None,
+    seeds: Annotated[int | None, typer.Option(help="How many seeds. Default: the scale's.")] = None,
     hub: Annotated[bool, typer.Option("--hub", help="Load data sets from the hub that are not in --data.")] = False,
     workers: Annotated[int, typer.Option(min=0, help="Trainings at a time; 0: one, in this process.")] = 1,
-    threads: Annotated[int | None, typer.Option(min=1, help="Threads of a worker.")] = None,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="Threads of a worker. Default: the cores, shared out.")
+    ] = None,
     retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Try again what failed before.")] = False,
     new_data: Annotated[bool, typer.Option("--new-data", help="Go on though the data changed.")] = False,
     packed: Annotated[
-        list[str] | None, typer.Option(help="A pack, of any experiment: take from it what it has. May be repeated.")
+        list[str] | None,
+        typer.Option(help="A pack, of any experiment: take from it what it has. May be repeated. Default: none."),
     ] = None,
     tables_only: Annotated[bool, typer.Option("--tables-only", help="Train nothing: tables from records.")] = False,
     level: _Level = 0.95,
-    cache_dir: Annotated[str | None, typer.Option(help="For tokenised texts and the tiny model.")] = None,
+    cache_dir: Annotated[
+        str | None, typer.Option(help="For texts as tokens and the tiny model. Default: the user's.")
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the result.")] = False,
 ) -> None:
     """Run an experiment, or what is left of it, and print published beside measured.
@@ -142,11 +150,15 @@ def pack(
 @app.command()
 def rerun(
     folder: _Folder,
-    data: Annotated[str | None, typer.Option(help="The folder with one folder for each data set.")] = None,
+    data: Annotated[str | None, typer.Option(help="A folder with one for each data set. Default: none.")] = None,
     cell: Annotated[int, typer.Option(help="Which training, from 0.")] = 0,
-    model: Annotated[str | None, typer.Option("--model", "-m", help="Where the run's model is now.")] = None,
+    model: Annotated[
+        str | None, typer.Option("--model", "-m", help="Where the run's model is now. Default: where it was.")
+    ] = None,
     hub: Annotated[bool, typer.Option("--hub", help="Load the data set from the hub if it is not in --data.")] = False,
-    cache_dir: Annotated[str | None, typer.Option(help="For tokenised texts and the tiny model.")] = None,
+    cache_dir: Annotated[
+        str | None, typer.Option(help="For texts as tokens and the tiny model. Default: the user's.")
+    ] = None,
 ) -> None:
     """Train one cell of a run again, or compute a figure again, and compare the numbers with the record."""
     from mixwell.papers.runner import rerun as rerun_cell

@@ -12,10 +12,21 @@ def command(
     source: Annotated[
         list[str], typer.Argument(help="A file, one or more texts, or - for lines of stdin.", metavar="FILE|TEXT...")
     ],
-    format: Annotated[str | None, typer.Option("--format", "-f", help="table, csv, jsonl or parquet.")] = None,
-    output: Annotated[str | None, typer.Option("--output", "-o", help="A file; its name tells the format.")] = None,
-    text: Annotated[str | None, typer.Option(help="The text column, or several as in title,body.")] = None,
-    text_pair: Annotated[str | None, typer.Option(help="The column of the second text.")] = None,
+    format: Annotated[
+        str | None,
+        typer.Option(
+            "--format", "-f", help="table, csv, jsonl or parquet. Default: by the output's name, else a table."
+        ),
+    ] = None,
+    output: Annotated[
+        str | None, typer.Option("--output", "-o", help="A file; its name tells the format. Default: print.")
+    ] = None,
+    text: Annotated[
+        str | None, typer.Option(help="The text column, or several as in title,body. Default: as in training.")
+    ] = None,
+    text_pair: Annotated[
+        str | None, typer.Option(help="The column of the second text. Default: as in training.")
+    ] = None,
     on_empty: Annotated[str, typer.Option(help="A row without text: error, or skip it and say so.")] = "error",
     only_predictions: Annotated[
         bool, typer.Option("--only-predictions", help="Leave the other columns of the file out.")

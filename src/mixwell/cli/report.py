@@ -9,7 +9,12 @@ import typer
 
 def command(
     folder: Annotated[str, typer.Argument(help="The folder of a comparison, or of a run of mixwell train.")],
-    format: Annotated[str | None, typer.Option("--format", "-f", help="html, md, csv, json or latex.")] = None,
+    format: Annotated[
+        str | None,
+        typer.Option(
+            "--format", "-f", help="html, md, csv, json or latex. Default: by the output's name, else html.",
+        ),
+    ] = None,
     output: Annotated[
         str | None,
         typer.Option(
@@ -32,7 +37,7 @@ def command(
     from mixwell.utils.errors import OptionError
     from mixwell.utils.files import write_text
 
-    chosen = export.choose_format(format, output)
+    chosen, place = export.choose_format(format, output), Path(output).parent if output else None
     if (Path(folder) / "table.md").exists():
         raise OptionError(f"{folder}: the run of a paper; `mixwell paper table {folder}` makes its table and page")
     if (Path(folder) / "run.json").exists():
@@ -40,12 +45,13 @@ def command(
 
         if format is not None and chosen != "html":
             raise OptionError(f"--format {chosen}: a single run has a page only; its numbers are in metrics.json")
-        text = page(Path(folder), texts=texts)
+        text = page(Path(folder), texts=texts, place=place)
     else:
         from mixwell.compare.records import Records
         from mixwell.compare.summary import read_summary
 
-        text = export.export(read_summary(Records(folder), level, equal_within), chosen, title=title, texts=texts)
+        summary = read_summary(Records(folder), level, equal_within)
+        text = export.export(summary, chosen, title=title, texts=texts, place=place)
     if output is None and chosen == "html":
         output = str(Path(folder) / "report.html")
     if output is None:

@@ -12,6 +12,7 @@ from mixwell.compare.records import Failure, Record
 from mixwell.compare.spec import BASELINE, CellSpec
 from mixwell.compare.stats.verdicts import PRIMARY
 from mixwell.utils.console import clock
+from mixwell.utils.titles import method_title
 
 if TYPE_CHECKING:
     from mixwell.compare.race import RaceResult
@@ -80,6 +81,18 @@ class Progress:
         }
         best = max(means, key=lambda label: (sign * means[label], label == BASELINE))
         return best, means[best], len(common) or len(values[best])
+
+    def sign(self, cell: CellSpec) -> str:
+        """One sign for how a cell stands."""
+        for sign, keys in (("+", self.done), (">", self.running), ("x", self.failed)):
+            if cell.key in keys:
+                return sign
+        return "."
+
+    def mean_words(self, group: str, label: str, metric: str) -> str:
+        """The mean of a method over its finished seeds; empty before the first."""
+        values = list(self._values.get(group, {}).get(label, {}).values())
+        return f"{metric.replace('_', '-')} {sum(values) / len(values):.4f}" if values else ""
 
     def line(self) -> str:
         """The counts and the time left."""
@@ -217,26 +230,35 @@ class TerminalView(LiveView):
         from rich.table import Table
         from rich.text import Text
 
-        table = Table(title=Text(self.progress.line()), title_justify="left")
-        for column in ("data", "sample", "finished", "running", "ahead so far"):
-            table.add_column(column)
         if self.race is not None:
             return self._race_table(self.race)
         groups: dict[str, list[CellSpec]] = {}
         for cell in self.progress.cells.values():
             groups.setdefault(cell.group_key, []).append(cell)
-        for key, cells in groups.items():
-            ahead = self.progress.leader(key)
-            name = PRIMARY[cells[0].task]
-            running = [f"{cell.label} {cell.seed}" for cell in cells if cell.key in self.progress.running]
-            table.add_row(
-                Text(cells[0].name),
-                Text(cells[0].title),
-                f"{sum(cell.key in self.progress.done for cell in cells)} of {len(cells)}",
-                Text(", ".join(running)),
-                Text("" if ahead is None else f"{ahead[0]} ({name} {ahead[1]:.4f}, {ahead[2]} seeds)"),
-            )
+        signs = "+ finished  > running  x failed  . waiting"
+        table = Table(title=Text(self.progress.line()), title_justify="left", caption=signs)
+        for column in ("data", "method", "seeds", "mean so far"):
+            table.add_column(column)
+        for key in self._visible(groups):
+            cells = groups[key]
+            labels, ahead = list(dict.fromkeys(cell.label for cell in cells)), self.progress.leader(key)
+            for number, label in enumerate(labels):
+                own = [cell for cell in cells if cell.label == label]
+                words = self.progress.mean_words(key, label, PRIMARY[own[0].task])
+                words += " (ahead)" if ahead is not None and ahead[0] == label and len(labels) > 1 else ""
+                first = "" if number else f"{cells[0].name}, {cells[0].title}"
+                row = [first, method_title(label), "".join(map(self.progress.sign, own)), words]
+                table.add_row(*map(Text, row))
+            table.add_section()
         return table
+
+    def _visible(self, groups: Mapping[str, Sequence[CellSpec]]) -> list[str]:
+        """The comparisons that fit the screen: all, or those that are being worked on."""
+        rows = sum(len({cell.label for cell in cells}) + 1 for cells in groups.values())
+        if rows + 6 <= self._console.height:
+            return list(groups)
+        busy = [key for key, cells in groups.items() if any(cell.key in self.progress.running for cell in cells)]
+        return busy or list(groups)[-1:]
 
     def _race_table(self, race: RaceResult) -> Any:
         """Methods x seeds of a race, who is out and why, and what is spent."""
@@ -255,7 +277,7 @@ class TerminalView(LiveView):
             table.add_column(column)
         for lane in race.lanes:
             for number, (method, signs, status) in enumerate(lane.grid_rows(self.progress.running, self.progress.done)):
-                table.add_row(Text("" if number else lane.title), Text(method), Text(signs), Text(status))
+                table.add_row(Text("" if number else lane.title), Text(method_title(method)), Text(signs), Text(status))
             table.add_section()
         return table
 

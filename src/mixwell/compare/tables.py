@@ -16,6 +16,8 @@ from mixwell.compare.stats.judge import Difference
 from mixwell.compare.stats.learned import GUESSING
 from mixwell.compare.stats.verdicts import PRIMARY
 from mixwell.compare.summary import TEMPERATURE, Column, Group, Summary
+from mixwell.utils.console import fit_table
+from mixwell.utils.titles import method_title
 
 JSON_FORMAT = "mixwell comparison 1"
 
@@ -57,19 +59,13 @@ def header(group: Group) -> list[str]:
 
 
 def table(group: Group, width: int | None = None) -> str:
-    """The leaderboard as lines of text; where they are too wide, the last columns are left out.
+    """The leaderboard as lines of text; where they are too wide, the last columns are left out and named.
 
     Args:
         group: a comparison.
         width: of the screen; None for no limit.
     """
-    lines = [header(group), *leaderboard(group)]
-    widths = [max(map(len, column)) for column in zip(*lines)]
-    count = len(widths)
-    while width is not None and count > 5 and sum(widths[:count]) + 2 * (count - 1) > width:
-        count -= 1
-    texts = ["  ".join(cell.ljust(size) for cell, size in zip(line[:count], widths)).rstrip() for line in lines]
-    return "\n".join([texts[0], "-" * max(len(text) for text in texts), *texts[1:]])
+    return "\n".join(fit_table([header(group), *leaderboard(group)], width, keep=5))
 
 
 def table_line(group: Group, method: str) -> list[str]:
@@ -80,7 +76,7 @@ def table_line(group: Group, method: str) -> list[str]:
     spread = f" ± {figure(row.sd, main)}" if math.isfinite(row.sd) else ""
     collapsed = group.learning.collapsed.get(method, ()) if group.learning else ()
     count = str(row.seeds or "") + (f" ({len(collapsed)} collapsed)" if collapsed else "")
-    line = [method, count, figure(row.mean, main) + spread]
+    line = [method_title(method), count, figure(row.mean, main) + spread]
     if method == BASELINE:
         line += ["", "baseline"]
     elif method == GUESSING:
@@ -121,7 +117,7 @@ def further_tests(group: Group) -> dict[str, list[list[str]]]:
         for method in ranked:
             row = comparison.row(method, columns[0].metric)
             verdict = row.difference.verdict if row.difference else "baseline"
-            line = [method, figure(row.mean, columns[0]), change(row.difference, columns[0]), verdict]
+            line = [method_title(method), figure(row.mean, columns[0]), change(row.difference, columns[0]), verdict]
             for column in columns[1:]:
                 other = comparison.row(method, column.metric)
                 mark = {"better": " +", "worse": " -"}.get(other.difference.verdict, "") if other.difference else ""
@@ -131,13 +127,12 @@ def further_tests(group: Group) -> dict[str, list[list[str]]]:
     return found
 
 
-def further_texts(group: Group) -> str:
-    """The tables of further test sets as text; empty without any."""
+def further_texts(group: Group, width: int | None = None) -> str:
+    """The tables of further test sets as text; empty without any. `width` is that of the screen, if there is one."""
     texts = []
     for name, lines in further_tests(group).items():
-        widths = [max(map(len, column)) for column in zip(*lines)]
         texts.append(f"{'Beside it, the' if name == CHOSEN else 'Tested on'} {name}:")
-        texts += ["  ".join(cell.ljust(size) for cell, size in zip(line, widths)).rstrip() for line in lines] + [""]
+        texts += [*fit_table(lines, width, keep=4), ""]
     return "\n".join(texts)
 
 
@@ -162,7 +157,7 @@ def _equal_words(group: Group) -> str:
 
 def failures(group: Group) -> list[str]:
     """The failed cells, one line each."""
-    return [f"failed: {one.spec.label}, seed {one.spec.seed}: {one.reason}" for one in group.failed]
+    return [f"failed: {method_title(one.spec.label)}, seed {one.spec.seed}: {one.reason}" for one in group.failed]
 
 
 def leaderboard(group: Group) -> list[list[str]]:

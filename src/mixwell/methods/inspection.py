@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from html import escape
 from typing import Any
 
 from torch import nn
 
-from mixwell.core.checks import check_attachable
+from mixwell.core.checks import MIXERS, check_attachable
 from mixwell.core.layout import find_points
 from mixwell.core.mixer import Mixer
 from mixwell.core.points import KINDS, Points
@@ -20,7 +22,7 @@ TASKS = {"sequence": "one label a row", "token": "one label a token", "span": "q
 SHORT = {"sequence": "rows", "token": "tokens", "span": "spans"}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Inspection:
     """The points of a model, each proved to fire by a probe, and the methods it can take.
 
@@ -82,6 +84,22 @@ class Inspection:
             rows.append((name, self.fits(name), ", ".join(tasks), "" if name in self.options else why))
         return rows
 
+    def __repr__(self) -> str:
+        fits = [name for name in self.methods if self.fits(name) != "no"]
+        return f"<{self.title}; {len(fits)} of {len(self.methods)} methods fit: {', '.join(fits)}>"
+
+    def _repr_html_(self) -> str:
+        """What notebooks show: the points and the methods as two tables."""
+
+        def table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+            lines = [f"<tr>{''.join(f'<th>{escape(name)}</th>' for name in head)}</tr>"]
+            lines += [f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows]
+            return f"<table>{''.join(lines)}</table>"
+
+        points = table(("point", "count", "where, or why not"), [*self.rows()])
+        methods = table(("method", "fits", "serves labels of", "why not"), [*self.method_rows()])
+        return f"<p><b>{escape(self.title)}</b></p>{points}{methods}"
+
     def __str__(self) -> str:
         lines = [self.title]
         lines += [f"  {kind:<14} {count:>3}  {where}" for kind, count, where in self.rows()]
@@ -103,12 +121,15 @@ def inspect(
     """Find the points of a model and the methods that fit, without changing it.
 
     Args:
-        model: a transformers model, or any torch module with an example; not attached and not compiled.
+        model: a transformers model, or any torch module with an example; not compiled; of one with a mixer a copy is
+            looked at.
         example: as for `attach`, like the rest.
         mask: the name of the mask.
         batch_dim: the batch axis of the input.
         where: names of modules, by kind of point.
     """
+    if any(mixer.attached and mixer.model is model for mixer in list(MIXERS)):
+        model = copy.deepcopy(model)  # a copy is detached, and the mixer keeps its own
     check_attachable(model)
     example = example_of(model) if example is None else example
     how = {} if example is None else {"mask": mask, "batch_dim": batch_dim, "named": where or {}}

@@ -9,6 +9,7 @@
   const state = {
     ...data.start, key: 0, difference: false, special: true, fixed: false,
     methods: new Set(data.methods), open: new Set(),
+    layers: Object.fromEntries(Object.entries(data.layers).map(([name, all]) => [name, all[0]])),
   };
   state.key = state.word;
 
@@ -19,7 +20,12 @@
     if (!decoded.has(number)) decoded.set(number, new kind(bytes(number)));
     return decoded.get(number);
   };
-  const viewOf = (method) => data.views[data.places[`${method} ${state.lam}`] ?? data.places[method]];
+  const titleOf = (method) => data.titles[method];
+  const ignoresLam = (method) => method === "none" || data.fixed.includes(method);
+  const viewOf = (method) => data.views[data.places[`${method} ${ignoresLam(method) ? "" : state.lam} ${state.layers[method]}`]
+    ?? data.places[`${method} ${state.lam}`] ?? data.places[method]];
+  const layerName = (method, layer) => method !== "manifold" ? `block ${layer}` : layer === 0 ? "embeddings"
+    : layer > data.heads.length ? "sentence vector" : `block ${layer - 1}`;
   const plain = data.views[0];
   // (Q, K) weights of the chosen block and head as rows.
   const weights = (view) => {
@@ -305,14 +311,14 @@
   function panel(name, view) {
     const at = data.methods.indexOf(name);
     const card = make("figure", { class: `card panel m${at % 10}`, "data-method": name });
-    card.append(make("h3", {}, name === "none" ? "none (plain)" : name));
+    card.append(make("h3", {}, titleOf(name), ...(data.fixed.includes(name) ? [make("span", { class: "badge" }, "ignores lam")] : [])));
     const moved = make("p", { class: "moved" }), share = view.moved[state.block][state.head];
     if (name === "none") moved.append("no mixing, the reference");
     else {
       const one = state.view === "word" || state.view === "neurons";
       moved.append(make("b", {}, percent(one ? movedOf(view) : share)), one ? " of this word\u2019s attention moved" : " of the attention moved");
-      if (share === 0) moved.append(view.mixes && state.lam === "1" ? ": lam 1 is plain" : ": nothing is mixed before this attention");
-      if (view.layer !== null) moved.append(`; layer ${view.layer} was drawn`);
+      if (share === 0) moved.append(view.mixes && state.lam === "1" && !ignoresLam(name) ? ": lam 1 is plain" : ": nothing is mixed before this attention");
+      if (view.layer !== null) moved.append(`; mixed at ${layerName(name, view.layer)}`);
     }
     card.append(moved);
     return card;
@@ -324,7 +330,11 @@
     const active = document.activeElement;
     focus = panels.contains(active) && active.closest(".panel") ? active.closest(".panel").dataset.method : null;
     const onToken = focus && active.closest(".token");
-    byId("headline").textContent = `Block ${state.block}, head ${state.head}${data.lams.length && byId("lam") ? `, lam ${state.lam}` : ""}`;
+    byId("headline").textContent = `Block ${state.block}, head ${state.head}${data.lams.length && byId("lam") && methods.some((name) => !ignoresLam(name)) ? `, lam ${state.lam}` : ""}`;
+    if (byId("lam")) {
+      byId("lam").disabled = methods.length > 0 && methods.every(ignoresLam);
+      byId("lam").title = byId("lam").disabled ? "The methods that are shown ignore lam" : "";
+    }
     byId("about").textContent = (state.difference && CHANGE[state.view]) || ABOUT[state.view];
     byId("beyond").hidden = !views.some((view) => view.tokens.length > count);
     byId("tools-neurons").hidden = state.view !== "neurons";
@@ -332,7 +342,7 @@
     if (byId("difference")) byId("difference").disabled = state.view === "neurons";
     const cards = methods.map((name, at) => panel(name, views[at]));
     panels.replaceChildren(...cards);
-    if (!cards.length) panels.append(make("p", { class: "card" }, state.difference ? "Choose at least one method other than none." : "Choose at least one method above."));
+    if (!cards.length) panels.append(make("p", { class: "card" }, state.difference ? "Choose at least one method other than plain." : "Choose at least one method above."));
     const rows = views.map((view) => (state.view === "lines" || state.view === "graph" ? drawn(view) : [drawn(view)[state.word]]));
     const most = Math.max(...rows.map(largest), 1e-12);
     const bound = state.view === "neurons" ? neuronBounds(views) : null;
@@ -355,7 +365,9 @@
         svg.addEventListener("pointerout", out);
         svg.addEventListener("focusout", out);
       }
-      card.append(svg);
+      // A difference of nothing would be an empty picture: words say so.
+      const nothing = state.difference && state.view !== "neurons" && view.moved[state.block][state.head] === 0;
+      card.append(nothing ? make("p", { class: "nothing" }, "No difference to plain in this block and head. Choose a later block, another layer or a smaller lam.") : svg);
       const details = make("details", {}, make("summary", {}, "The numbers"));
       const fill = () => { if (details.childElementCount < 2) details.append(table(view, name)); };
       details.open = state.open.has(name);
@@ -371,7 +383,7 @@
     marks();
     if (announce) {
       byId("status").textContent = `Block ${state.block}, head ${state.head}: ` + methods.filter((name) => name !== "none")
-        .map((name) => `${name} moves ${percent(viewOf(name).moved[state.block][state.head])}`).join(", ");
+        .map((name) => `${titleOf(name)} moves ${percent(viewOf(name).moved[state.block][state.head])}`).join(", ");
     }
     history.replaceState(null, "", `#${["view", "block", "head", "lam", "word"].map((name) => `${name}=${state[name]}`).join("&")}`);
   }
@@ -385,12 +397,12 @@
       const head = make("tr", {}, make("th", { scope: "col" }, "block"), ...Array.from({ length: most }, (_, h) => make("th", { scope: "col" }, String(h))));
       const rows = view.moved.map((heads, b) => make("tr", {}, make("th", { scope: "row" }, String(b)), ...heads.map((share, h) => {
         const button = make("button", { type: "button", tabindex: "-1", "data-block": String(b), "data-head": String(h), "data-share": String(share),
-          "aria-label": `${name}, block ${b}, head ${h}: ${percent(share)} moved` }, String(Math.round(100 * share)));
-        button.style.setProperty("--part", String(Math.min(100 * share * 1.4, 78)));
+          "aria-label": `${titleOf(name)}, block ${b}, head ${h}: ${Math.round(100 * share)} % moved` }, String(Math.round(100 * share)));
+        button.style.setProperty("--part", String(Math.min(100 * share * 0.75, 42)));
         return make("td", {}, button);
       })));
-      return make("div", { class: `card panel m${at % 10}` }, make("h3", {}, name), make("p", { class: "moved" }, "percent moved; columns are heads"),
-        make("div", { class: "scroll" }, make("table", { class: "map" }, make("thead", {}, head), make("tbody", {}, ...rows))));
+      return make("div", { class: `card panel m${at % 10}` }, make("h3", {}, titleOf(name)), make("p", { class: "moved" }, "percent moved; columns are heads"),
+        make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": `heads under ${titleOf(name)}` }, make("table", { class: "map" }, make("thead", {}, head), make("tbody", {}, ...rows))));
     }));
     marks();
   }
@@ -441,6 +453,15 @@
   }
   for (const name of ["block", "head", "word", "key"]) {
     byId(name).addEventListener("change", (event) => change({ [name]: Number(event.target.value), fixed: name === "word" || state.fixed }));
+  }
+  for (const select of document.querySelectorAll("select[name=layer]")) {
+    const name = select.dataset.layer;
+    select.replaceChildren(...data.layers[name].map((layer) => make("option", { value: String(layer) }, layerName(name, layer))));
+    select.addEventListener("change", () => {
+      state.layers[name] = Number(select.value);
+      maps();
+      change({});
+    });
   }
   byId("lam")?.addEventListener("change", (event) => change({ lam: event.target.value }));
   byId("difference")?.addEventListener("change", (event) => change({ difference: event.target.checked }));

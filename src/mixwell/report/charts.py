@@ -16,106 +16,12 @@ from typing import Concatenate, ParamSpec
 from markupsafe import Markup, escape
 
 from mixwell.metrics.calibration import Bin
+from mixwell.report.drawing import Picture, colour, tick_text, ticks
 from mixwell.report.page import package_text
 
 VERDICTS, SHAPES = {"better": "var(--good)", "worse": "var(--bad)"}, {"better": 2, "worse": 3}
-SERIES = 10  # the page has as many colours
-_DASHES = ("", "7 3", "2 3", "9 3 2 3", "5 2", "12 4", "3 2", "9 3 2 3 2 3", "1 3", "14 3 3 3")
 _WIDTHS = {"chart wide": 560.0, "chart narrow": 340.0}  # letters of a scaled-down drawing are too small on a phone
 P = ParamSpec("P")
-
-
-# --- drawing ---------------------------------------------------------------------------------------------------------
-
-
-def colour(series: int) -> str:
-    """The colour of a series, as the page names it."""
-    return f"var(--s{series % SERIES})"
-
-
-def ticks(lo: float, hi: float, most: int = 6) -> list[float]:
-    """Round numbers in [lo, hi], about `most` of them."""
-    if not (math.isfinite(lo) and math.isfinite(hi)) or hi <= lo:
-        return [lo]
-    raw = (hi - lo) / max(1, most - 1)
-    power = 10.0 ** math.floor(math.log10(raw))
-    step = next(power * m for m in (1, 2, 2.5, 5, 10) if power * m >= raw * 0.999)
-    first = math.ceil(lo / step - 1e-9)
-    return [k * step for k in range(first, math.floor(hi / step + 1e-9) + 1)]
-
-
-def tick_text(value: float, step: float, *, signed: bool = False) -> str:
-    """A tick's number with as many decimals as its step needs."""
-    places = max(0, -math.floor(math.log10(step) + 1e-9)) if step > 0 else 0
-    if abs(step * 10**places - round(step * 10**places)) > 1e-6:
-        places += 1
-    value = 0.0 if abs(value) < step * 1e-6 else value
-    sign = "+" if signed and value > 0 else ""
-    return f"{sign}{value:.{places}f}".replace("-", "\u2212")
-
-
-class Picture:
-    """An SVG that is drawn piece by piece.
-
-    Args:
-        width: of the drawing, in its own units; the page scales it.
-        height: likewise.
-        label: what it shows, for those who cannot see it.
-        kind: its classes in the page's style.
-    """
-
-    def __init__(self, width: float, height: float, label: str, kind: str = "chart") -> None:
-        self.width, self.height, self.kind = width, height, kind
-        self._label = label
-        self._parts: list[str] = []
-
-    def add(self, tag: str, *, words: str = "", title: str = "", **attributes: float | str) -> None:
-        """An element; numbers have one digit behind the point, empty attributes are left out."""
-        values = {name: value if isinstance(value, str) else f"{value:.1f}" for name, value in attributes.items()}
-        head = "".join(f' {name.rstrip("_").replace("_", "-")}="{value}"' for name, value in values.items() if value)
-        inside = f"<title>{escape(title)}</title>" if title else escape(words)
-        self._parts.append(f"<{tag}{head}>{inside}</{tag}>")
-
-    def line(self, x1: float, y1: float, x2: float, y2: float, kind: str = "rule", style: str = "") -> None:
-        """A straight line; `kind` is a class of the page's style."""
-        self.add("line", x1=x1, y1=y1, x2=x2, y2=y2, class_=kind, style=style)
-
-    def text(self, x: float, y: float, words: str, *, anchor: str = "start", kind: str = "") -> None:
-        """Words at a place; `anchor` is start, middle or end."""
-        self.add("text", x=x, y=y, text_anchor=anchor, class_=kind, words=words)
-
-    def rect(self, x: float, y: float, width: float, height: float, style: str, title: str = "") -> None:
-        """A filled box."""
-        self.add("rect", x=x, y=y, width=max(width, 0), height=max(height, 0), style=style, title=title)
-
-    def path(self, points: Sequence[tuple[float, float]], style: str, title: str = "", end: str = "Z") -> None:
-        """A line through some points, closed by default."""
-        self.add("path", d="M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in points) + end, style=style, title=title)
-
-    def curve(self, points: Sequence[tuple[float, float]], series: int, title: str = "") -> None:
-        """The line of a series."""
-        dashes = _DASHES[series % len(_DASHES)]
-        style = f"fill:none;stroke:{colour(series)};stroke-width:2;stroke-linejoin:round"
-        self.path(points, style + (f";stroke-dasharray:{dashes}" if dashes else ""), title, end="")
-
-    def mark(self, x: float, y: float, series: int, title: str = "", size: float = 4.5, paint: str = "") -> None:
-        """A point in the shape of a series."""
-        style = f"fill:{paint or colour(series)};stroke:var(--card);stroke-width:1"
-        s = size * 1.15
-        shapes = {
-            1: [(x - s, y - s), (x + s, y - s), (x + s, y + s), (x - s, y + s)],
-            2: [(x, y - s * 1.2), (x + s * 1.1, y + s * 0.8), (x - s * 1.1, y + s * 0.8)],
-            3: [(x, y - s * 1.3), (x + s * 1.3, y), (x, y + s * 1.3), (x - s * 1.3, y)],
-        }
-        if series % 4:
-            self.path(shapes[series % 4], style, title)
-        else:
-            self.add("circle", cx=x, cy=y, r=size, style=style, title=title)
-
-    def markup(self) -> Markup:
-        """The whole picture, for a page."""
-        head = f'<svg class="{self.kind}" viewBox="0 0 {self.width:g} {self.height:g}" role="img"'
-        return Markup(f'{head} aria-label="{escape(self._label)}">{"".join(self._parts)}</svg>')
 
 
 def key(series: int) -> Markup:
@@ -158,7 +64,10 @@ def _for_both_widths(draw: Callable[Concatenate[str, float, P], Markup]) -> Call
 
 @dataclass(frozen=True)
 class ForestRow:
-    """A row of a forest plot; ends may be NaN. The outer ones are of the adjusted interval, which the verdict has."""
+    """A row of a forest plot; ends may be NaN. The outer ones are of the adjusted interval, which the verdict has.
+
+    `dots` are seeds with their own differences.
+    """
 
     name: str
     mean: float
@@ -168,6 +77,7 @@ class ForestRow:
     words: str
     outer_lo: float = math.nan
     outer_hi: float = math.nan
+    dots: tuple[tuple[int, float], ...] = ()
 
 
 @_for_both_widths
@@ -189,7 +99,8 @@ def forest(
     above = width < 400
     side, step, top = 0.0 if above else _side([row.name for row in rows], 210), 44.0 if above else 28.0, 26.0
     height = top + step * len(rows) + 44
-    low, high = _span([v for row in rows for v in (row.mean, row.lo, row.hi, row.outer_lo, row.outer_hi)] + [zero])
+    values = [v for row in rows for v in (row.mean, row.lo, row.hi, row.outer_lo, row.outer_hi)]
+    low, high = _span([*values, *(value for row in rows for _, value in row.dots), zero])
     drawing = Picture(width, height, label, kind)
     left, right = side + (10 if above else 12), width - 14
 
@@ -213,11 +124,17 @@ def forest(
         paint = VERDICTS.get(row.verdict, "var(--s1)")
         bold = "strong" if row.verdict in VERDICTS else ""
         if above:
-            drawing.text(0, y - 12, _short(row.name, 44), kind=bold)
+            drawing.text(0, y - 12, shorten(row.name, 44), kind=bold)
         else:
-            drawing.text(side, y + 4.5, _short(row.name), anchor="end", kind=bold)
-        if math.isfinite(row.outer_lo + row.outer_hi):  # pale
-            drawing.line(x(row.outer_lo), y, x(row.outer_hi), y, "", f"stroke:{paint};stroke-width:7;opacity:0.25")
+            drawing.text(side, y + 4.5, shorten(row.name), anchor="end", kind=bold)
+        if math.isfinite(row.outer_lo) and math.isfinite(row.outer_hi):
+            pale = f"stroke:{paint};stroke-width:7;opacity:0.25"
+            drawing.line(x(row.outer_lo), y, x(row.outer_hi), y, "", pale)
+        for place, (seed, value) in enumerate(row.dots):  # apart, so that equal ones can be told
+            style, words = "fill:var(--soft);fill-opacity:.55", f"{row.name}, seed {seed}: {value:+.3g}"
+            drawing.add(
+                "circle", cx=x(value), cy=y + (place % 3 - 1) * 5, r=2.6, class_="seed", style=style, title=words
+            )
         if math.isfinite(row.lo) and math.isfinite(row.hi):
             for end in (row.lo, row.hi):
                 drawing.line(x(end), y - 5, x(end), y + 5, "", f"stroke:{paint};stroke-width:2")
@@ -360,7 +277,7 @@ class ClassChange:
 def dumbbells(kind: str, width: float, rows: Sequence[ClassChange], *, label: str, method: str, number: int) -> Markup:
     """For each class, how the share right moves from plain training to a method."""
     longest = 26 if width > 400 else 16
-    side, step, top = _side([_short(row.name, longest) for row in rows], 190), 22.0, 8.0
+    side, step, top = _side([shorten(row.name, longest) for row in rows], 190), 22.0, 8.0
     drawing = Picture(width, top + step * len(rows) + 26, label, kind)
     left, right = side + 14, width - 20
     bottom = top + step * len(rows)
@@ -374,7 +291,7 @@ def dumbbells(kind: str, width: float, rows: Sequence[ClassChange], *, label: st
     for place, row in enumerate(rows):
         y = top + step * (place + 0.5)
         paint = "var(--good)" if row.value > row.plain else "var(--bad)"
-        drawing.text(side, y + 4.5, _short(row.name, longest), anchor="end")
+        drawing.text(side, y + 4.5, shorten(row.name, longest), anchor="end")
         drawing.line(x(row.plain), y, x(row.value), y, "", f"stroke:{paint};stroke-width:3")
         words = f"{row.name} ({row.rows} test rows): plain {100 * row.plain:.1f} %, {method} {100 * row.value:.1f} %"
         drawing.mark(x(row.plain), y, 0, words, 4)
@@ -383,13 +300,14 @@ def dumbbells(kind: str, width: float, rows: Sequence[ClassChange], *, label: st
     return drawing.markup()
 
 
-def _short(words: str, most: int = 30) -> str:
+def shorten(words: str, most: int = 30) -> str:
+    """Words of at most so many signs."""
     return words if len(words) <= most else words[: most - 1] + "\u2026"
 
 
 def _side(names: Sequence[str], most: float) -> float:
     """Room for names at the left."""
-    return min(most, max([40.0, *(7.1 * len(_short(name)) for name in names)]))
+    return min(most, max([40.0, *(7.9 * len(shorten(name)) for name in names)]))
 
 
 def _span(values: Sequence[float], *, from_zero: bool = False) -> tuple[float, float]:

@@ -19,9 +19,10 @@ from mixwell.compare.stats.bootstrap import metric_info
 from mixwell.compare.stats.judge import BETTER, WORSE
 from mixwell.compare.stats.verdicts import CALIBRATION, PRIMARY
 from mixwell.compare.summary import TEMPERATURE, Column, Group, Summary
-from mixwell.report import charts, details
+from mixwell.report import charts, details, glossary, links, verdict
 from mixwell.report.page import render
 from mixwell.utils.errors import OptionError, nearest
+from mixwell.utils.titles import method_title
 
 TEMPLATE = "compare.html.j2"
 FORMATS = ("md", "csv", "json", "latex", "html")
@@ -32,11 +33,12 @@ _SETTINGS_FIRST = ("epochs", "batch_size", "learning_rate", "max_length", "patie
 
 @dataclass(frozen=True)
 class BoardCell:
-    """A cell of the leaderboard: what is shown, and the number it is sorted by."""
+    """A cell of the leaderboard: what is shown, the value it is sorted by, its classes and the id of a definition."""
 
     text: str
     value: str = ""
     kind: str = ""
+    about: str = ""
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,11 @@ class BoardHead:
     name: str
     number: bool = True
     low: bool = False
+
+    @property
+    def meaning(self) -> str:
+        """Its definition; empty without one."""
+        return glossary.term(self.name)
 
 
 def choose_format(format: str | None, output: str | None) -> str:
@@ -61,7 +68,9 @@ def choose_format(format: str | None, output: str | None) -> str:
     return format
 
 
-def export(summary: Summary, format: str, *, title: str = "Comparison", texts: bool = True) -> str:
+def export(
+    summary: Summary, format: str, *, title: str = "Comparison", texts: bool = True, place: Path | None = None
+) -> str:
     """The summary as a text of one of the `FORMATS`.
 
     Args:
@@ -69,38 +78,51 @@ def export(summary: Summary, format: str, *, title: str = "Comparison", texts: b
         format: one of the `FORMATS`.
         title: of the page.
         texts: show texts of test rows in the page.
+        place: the folder that the page is written to, for its links; None for that of the records.
     """
-    return page(summary, title=title, texts=texts) if format == "html" else tables.export(summary, format)
+    return page(summary, title=title, texts=texts, place=place) if format == "html" else tables.export(summary, format)
 
 
-def page(summary: Summary, *, title: str = "Comparison", texts: bool = True) -> str:
+def page(summary: Summary, *, title: str = "Comparison", texts: bool = True, place: Path | None = None) -> str:
     """The page as HTML.
 
     Args:
         summary: of the records.
         title: of the page.
         texts: show the texts of the most confident mistakes.
+        place: the folder that the page is written to, for its links; None for that of the records.
     """
-    return render(TEMPLATE, scripts=("compare.js",), **prepare(summary, title=title, texts=texts))
+    return render(TEMPLATE, scripts=("compare.js",), **prepare(summary, title=title, texts=texts, place=place))
 
 
-def prepare(summary: Summary, *, title: str = "Comparison", texts: bool = True) -> dict[str, Any]:
+def prepare(
+    summary: Summary, *, title: str = "Comparison", texts: bool = True, place: Path | None = None
+) -> dict[str, Any]:
     """What the template shows, as plain values."""
     names = _method_names(summary)
     numbers = {name: number for number, name in enumerate(names)}
-    groups = [_group(group, numbers, texts) for group in summary.groups]
+    groups, board = [_group(group, numbers, texts) for group in summary.groups], _board(summary)
+    about = glossary.methods_for(_unique(name for group in summary.groups for name in group.methods))
     return {
         "title": title,
         "notes": list(summary.notes),
         "groups": groups,
-        "verdict": _verdict(summary),
-        "board": _board(summary),
+        "facts": verdict.facts(summary),
+        "verdict": verdict.headline(summary),
+        "numbers": verdict.numbers(summary),
+        "runs": links.runs_beside(summary, place),
+        "board": board,
+        "meanings": {each["id"]: each["words"] for each in about},
+        "terms": glossary.terms_for([head.name for head in board["heads"]]),
+        "about_methods": about,
         "growth": _growth(summary, numbers),
         "data_names": _unique(group["data"] for group in groups),
         "samples": _unique(group["sample"] for group in groups),
-        "methods": names,
+        "methods": [(name, method_title(name)) for name in names],
         "focus": next((name for group in groups for name in group["order"] if name != BASELINE), BASELINE),
-        "legend": [{"name": name, "key": charts.key(number)} for name, number in numbers.items()],
+        "legend": [
+            {"name": name, "title": method_title(name), "key": charts.key(number)} for name, number in numbers.items()
+        ],
         "commands": list(summary.commands),
         "versions": _versions(summary),
     }
@@ -114,23 +136,6 @@ def _method_names(summary: Summary) -> list[str]:
     """All trained methods, plain training first: the order gives the colours, the same in all charts."""
     names = _unique(name for group in summary.groups if group.comparison for name in group.comparison.methods)
     return sorted(names, key=lambda name: name != BASELINE)
-
-
-def _verdict(summary: Summary) -> str:
-    """How many comparisons have a winner, when there are several."""
-    ready = [group for group in summary.groups if group.comparison is not None]
-    if len(ready) < 2:
-        return ""
-    won: list[str] = []
-    for group in ready:
-        metric = PRIMARY[group.spec.task]
-        rows = [group.row(name, metric) for name in group.methods if name not in (BASELINE, TEMPERATURE)]
-        won += [group.title] * any(row and row.difference and row.difference.verdict == BETTER for row in rows)
-    if not won:
-        return f"In none of the {len(ready)} comparisons is any method significantly better than plain training."
-    words = f"In {len(won)} of {len(ready)} comparisons a method is significantly better than plain training: "
-    words += f"{'; '.join(won)}."
-    return f"{words} Each comparison was judged separately: of many, some win by chance."
 
 
 # --- the leaderboard --------------------------------------------------------------------------------------------------
@@ -165,15 +170,15 @@ def _board_row(group: Group, method: str, columns: list[Column], *, place: str, 
     assert first is not None
     few, many = group.train_rows
     difference = first.difference if method != TEMPERATURE else None
-    verdict = {BASELINE: "baseline", TEMPERATURE: "same decisions"}.get(method, "")
-    verdict = difference.verdict if difference else verdict
-    cells = [BoardCell(method, kind="t")]
+    standing = {BASELINE: "baseline", TEMPERATURE: "same decisions"}.get(method, "")
+    standing = difference.verdict if difference else standing
+    cells = [BoardCell(method_title(method), method, kind="t", about=glossary.anchor(method))]
     if place:
         cells += [BoardCell(place, kind="t"), BoardCell(f"{few:,}" if few == many else f"{few:,}-{many:,}", str(many))]
     unit = f" {main.title}" if mixed and difference else ""
     changes = [
         BoardCell(tables.change(difference, main) + unit, _value(difference.mean if difference else math.nan)),
-        BoardCell(verdict, kind=f"t {verdict}" if verdict in (BETTER, WORSE) else "t"),
+        BoardCell(standing, kind=f"t {standing}" if standing in (BETTER, WORSE) else "t"),
     ]
     for column in columns:
         if len(columns) > 1 and column is columns[1]:
@@ -229,7 +234,7 @@ def _growth_picture(groups: list[Group], metric: str, numbers: dict[str, int]) -
         points = [_point(group, method, metric, scale) for group in groups]
         known = [point for point in points if point is not None]
         if known:
-            series.append(charts.Series(method, number, known))
+            series.append(charts.Series(method_title(method), number, known))
     title = _metric_title(metric)
     picture = charts.lines(
         series, label=f"{title} against training rows, {groups[0].spec.name}", x_title="training rows",
@@ -316,10 +321,15 @@ def _forest_rows(group: Group, metric: str, scale: float) -> list[charts.ForestR
         if row is None or row.difference is None or (name == TEMPERATURE and not metric.startswith(("nll", "ece"))):
             continue
         d = row.difference
-        verdict = d.verdict if group.judges(metric) else ""
-        words = ", ".join(filter(None, [tables.change(d, column), verdict]))
+        judged = d.verdict if group.judges(metric) else ""
+        words = ", ".join(filter(None, [tables.change(d, column), judged]))
         ends = (scale * d.lo, scale * d.hi, scale * d.lo_adjusted, scale * d.hi_adjusted)
-        rows.append(charts.ForestRow(name, scale * d.mean, ends[0], ends[1], verdict, words, ends[2], ends[3]))
+        dots = [(seed, scale * value) for seed, value in verdict.by_seed(group, name, metric)]
+        rows.append(
+            charts.ForestRow(
+                method_title(name), scale * d.mean, ends[0], ends[1], judged, words, ends[2], ends[3], tuple(dots)
+            )
+        )
     return rows
 
 
@@ -330,7 +340,7 @@ def _cost(methods: dict[str, details.MethodDetails]) -> Any:
             mean, lo, hi = method.ratio
             words = f"{mean:.2f} times the seconds of a plain step"
             words += f" [{lo:.2f}, {hi:.2f}]" if math.isfinite(lo) else ""
-            rows.append(charts.ForestRow(name, mean, lo, hi, "", words))
+            rows.append(charts.ForestRow(method_title(name), mean, lo, hi, "", words))
     if not rows:
         return None
     return {

@@ -19,13 +19,13 @@ from mixwell.data import texts_of
 from mixwell.metrics.calibration import Bin, ece, reliability_bins
 from mixwell.metrics.scores import softmax
 from mixwell.metrics.tasks import SINGLE
-from mixwell.report import charts
+from mixwell.report import charts, matrix
 from mixwell.utils.errors import MixwellError
+from mixwell.utils.titles import method_title
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-MOST_CLASSES = 12
 MOST_MISTAKES = 8
 _MOST_MOVED = 20
 _LOSSES = {"train": "training loss", "validation": "validation loss", "test": "test loss"}
@@ -61,14 +61,12 @@ class Classes:
         recall: (C,) share of each class's rows that are right, mean over seeds; NaN for a class without rows.
         support: (C,) test rows of each class.
         confusion: (C, C) rows of a class (first index) that are taken for another, summed over seeds.
-        shown: numbers of the classes for the matrix: all, or those with the most mistakes.
     """
 
     names: list[str]
     recall: NDArray[np.float64]
     support: NDArray[np.int64]
     confusion: NDArray[np.int64]
-    shown: list[int]
 
 
 @dataclass(frozen=True)
@@ -187,12 +185,7 @@ def _classes(seeds: Sequence[SeedOutputs], names: list[str]) -> Classes:
     total = confusion.sum(axis=1)
     support = total // max(len(seeds), 1)
     recall = np.where(total > 0, np.diag(confusion) / np.maximum(total, 1), np.nan)
-    shown = list(range(count))
-    if count > MOST_CLASSES:
-        off = confusion - np.diag(np.diag(confusion))
-        wrong = off.sum(axis=1) + off.sum(axis=0)
-        shown = sorted(np.argsort(-wrong, kind="stable")[:MOST_CLASSES].tolist())
-    return Classes(list(names), recall, support, confusion, shown)
+    return Classes(list(names), recall, support, confusion)
 
 
 def _mistakes(seeds: Sequence[SeedOutputs], names: list[str], texts: Sequence[str] | None) -> list[Mistake]:
@@ -273,7 +266,7 @@ def loss_views(methods: Mapping[str, MethodDetails], numbers: Mapping[str, int])
     charts_of_losses = []
     for kind, title in _LOSSES.items():
         series = [
-            charts.Series(name, numbers[name], method.losses[kind])
+            charts.Series(method_title(name), numbers[name], method.losses[kind])
             for name, method in sorted(methods.items(), key=lambda item: numbers[item[0]])
             if kind in method.losses
         ]
@@ -298,13 +291,14 @@ def method_view(method: MethodDetails, plain: MethodDetails | None, numbers: Map
             "title": title,
             "error": f"{100 * error:.1f} %",
             "picture": charts.reliability(
-                bins, label=f"Reliability of {method.name} {title}: calibration error {100 * error:.1f} %"
+                bins, label=f"Reliability of {method_title(method.name)} {title}: calibration error {100 * error:.1f} %"
             ),
         }
         for title, bins, error in method.reliability
     ]
     return {
-        "name": method.name,
+        "label": method.name,
+        "name": method_title(method.name),
         "reliability": reliability,
         "classes": _class_view(method, method.classes, plain, numbers) if method.classes is not None else None,
         "mistakes": method.mistakes,
@@ -326,7 +320,8 @@ def _class_view(
     picture, against = None, base is not None and method.name != BASELINE
     if against and moved:
         picture = charts.dumbbells(
-            moved, label=f"Share right by class, plain training and {method.name}", method=method.name,
+            moved, label=f"Share right by class, plain training and {method_title(method.name)}",
+            method=method_title(method.name),
             number=numbers[method.name],
         )  # fmt: skip
     return {
@@ -334,30 +329,5 @@ def _class_view(
         "against": against,
         "picture": picture,
         "moved": len(moved),
-        "matrix": _matrix(classes),
-    }
-
-
-def _matrix(classes: Classes) -> dict[str, Any]:
-    """The confusion matrix in per cent of each true class, with the classes left out in one column."""
-    rows = []
-    for true in classes.shown:
-        total = max(int(classes.confusion[true].sum()), 1)
-        shares = [classes.confusion[true, predicted] / total for predicted in classes.shown]
-        rest = 1 - sum(shares) if classes.confusion[true].any() else 0.0  # a class without test rows
-        cells = [
-            {
-                "count": int(classes.confusion[true, predicted]),
-                "text": f"{100 * share:.0f}" if share >= 0.005 else "",
-                "weight": f"{100 * min(1.0, float(share)) ** 0.6:.0f}",
-                "right": true == predicted,
-                "dark": share > 0.55,
-            }
-            for predicted, share in zip(classes.shown, shares)
-        ]
-        rows.append({"name": classes.names[true], "cells": cells, "rest": f"{100 * rest:.0f}" if rest >= 0.005 else ""})
-    return {
-        "names": [classes.names[true] for true in classes.shown],
-        "rows": rows,
-        "left_out": len(classes.names) - len(classes.shown),
+        "matrix": matrix.view(classes.names, classes.confusion),
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 from mixwell.data import texts_of
 from mixwell.metrics.scores import METRICS
 from mixwell.metrics.tasks import MULTI, REGRESSION, SINGLE
-from mixwell.report import charts, details
+from mixwell.report import charts, details, glossary, links
 from mixwell.report.page import render
 from mixwell.training.artefacts import read_metrics, table_of
 from mixwell.training.evaluate import MEASURED, headline, title_of
@@ -22,19 +23,20 @@ from mixwell.utils.files import write_text
 TEMPLATE = "run.html.j2"
 
 
-def page(folder: Path, *, texts: bool = True) -> str:
+def page(folder: Path, *, texts: bool = True, place: Path | None = None) -> str:
     """The page of a finished run, as HTML.
 
     Args:
         folder: of the run.
         texts: show the texts of the most confident mistakes, if the data still exist.
+        place: the folder that the page is written to, for its links; None for `folder`.
 
     Raises:
         RunError: it is no finished run.
     """
     record, metrics = RunFolder(folder).read_record(), read_metrics(folder)
     shown, why = _texts(record, headline(metrics)) if texts else (None, "the page was made without texts")
-    return render(TEMPLATE, **prepare(folder, record, metrics, shown, why))
+    return render(TEMPLATE, **prepare(folder, record, metrics, shown, why, place))
 
 
 def illustrate(folder: Path, record: dict[str, Any], metrics: dict[str, Any], texts: list[str] | None) -> None:
@@ -59,7 +61,12 @@ def illustrate(folder: Path, record: dict[str, Any], metrics: dict[str, Any], te
 
 
 def prepare(
-    folder: Path, record: dict[str, Any], metrics: dict[str, Any], texts: list[str] | None, why: str = ""
+    folder: Path,
+    record: dict[str, Any],
+    metrics: dict[str, Any],
+    texts: list[str] | None,
+    why: str = "",
+    place: Path | None = None,
 ) -> dict[str, Any]:
     """What the template shows, as plain values.
 
@@ -69,6 +76,7 @@ def prepare(
         metrics: of metrics.json.
         texts: of the test rows, or None.
         why: there are no texts.
+        place: the folder that the page is written to, for its links; None for `folder`.
     """
     name, labels, shown = title_of(metrics["method"]["method"]), record["data"]["labels"], headline(metrics)
     single = metrics["task"] == SINGLE and shown is not None
@@ -83,6 +91,7 @@ def prepare(
     return {
         "title": f"{Path(str(record['data']['source'])).name}: {name}",
         "sentences": _sentences(record, metrics),
+        "numbers": _numbers(metrics),
         "metrics": rows,
         "measured": MEASURED[shown] if shown else "",
         "calibrated": "after" in part,
@@ -94,10 +103,56 @@ def prepare(
         "settings": [(key.replace("_", " "), str(value)) for key, value in settings.items() if value is not None],
         "options": [(key, str(value)) for key, value in metrics["method"]["options"].items() if value is not None],
         "notes": list(record["notes"]),
-        "rows_of": record["data"]["rows"],
+        "facts": _facts(folder, record),
+        "comparisons": links.comparisons_beside(folder, str(record["data"]["source"]), place),
+        "meanings": {METRICS[key].title: meaning for key, meaning in _meanings(part["before"]).items()},
+        "terms": [(METRICS[key].title, meaning) for key, meaning in _meanings(part["before"]).items() if meaning],
         "folder": folder.name,
         "versions": ", ".join(f"{key} {value}" for key, value in record["versions"].items()),
     }
+
+
+def _numbers(metrics: dict[str, Any]) -> list[dict[str, str]]:
+    """Up to three large numbers: value, what it is, and a line about it."""
+    shown = headline(metrics)
+    if shown is None:
+        return []
+    part, rows = metrics[shown], f"of {metrics[shown]['rows']:,} {MEASURED[shown]}"
+    before, after = part["before"], part.get("after", part["before"])
+    where = "after the temperature" if "after" in part else ""
+    wanted = {
+        SINGLE: [("accuracy", before, "right", rows), ("ece", after, "calibration error", where),
+                 ("macro_f1", before, "macro-F1", "all classes count the same")],
+        MULTI: [("micro_f1", before, "micro-F1", rows), ("ece", after, "calibration error", where)],
+        REGRESSION: [("mse", before, "mean squared error", rows), ("pearson", before, "correlation", "Pearson")],
+    }[metrics["task"]]  # fmt: skip
+    return [
+        {
+            "value": f"{values[name]:.3g}" if metrics["task"] == REGRESSION else f"{100 * values[name]:.1f} %",
+            "what": what,
+            "more": more,
+        }
+        for name, values, what, more in wanted
+        if name in values
+    ]
+
+
+_TERMS = {"accuracy": "accuracy", "nll": "NLL", "ece": "ECE", "aurc": "AURC", "excess_aurc": "excess AURC",
+          "error_auroc": "error AUROC", "micro_f1": "micro-F1", "mse": "MSE", "mae": "MAE"}  # fmt: skip
+
+
+def _meanings(metrics: dict[str, Any]) -> dict[str, str]:
+    """The definition of each metric; empty where there is none."""
+    return {key: glossary.TERMS.get(_TERMS.get(key, ""), "") for key in metrics}
+
+
+def _facts(folder: Path, record: dict[str, Any]) -> list[tuple[str, str]]:
+    """Data, model, rows and date of a run."""
+    rows = [(f"{name} rows", f"{count:,}") for name, count in record["data"]["rows"].items()]
+    day = datetime.fromtimestamp((folder / "run.json").stat().st_mtime, timezone.utc)
+    model = str(record["model"]["name"]).rstrip("/").split("/")[-1]
+    source = Path(str(record["data"]["source"])).name
+    return [("data", source), ("model", model), *rows, ("trained", f"{day:%-d %B %Y}")]
 
 
 def _kept(metrics: dict[str, Any]) -> str:

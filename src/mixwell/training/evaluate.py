@@ -8,8 +8,8 @@ from mixwell.metrics.measure import measure
 from mixwell.metrics.scores import classwise
 from mixwell.metrics.tasks import REGRESSION
 from mixwell.metrics.temperature import MAX_TEMPERATURE, MIN_TEMPERATURE, fit_temperature
+from mixwell.utils.titles import method_title
 
-# The splits a run may be measured on, the most honest first, and what people call their rows.
 # Methods of `train` that are no way of mixing, as people call them.
 TITLES = {
     "none": "plain fine-tuning",
@@ -17,13 +17,13 @@ TITLES = {
     "contrastive": "logistic regression on features tuned by pairs",
 }
 
-
+# The splits a run may be measured on, the most honest first, and what people call their rows.
 MEASURED = {"test": "test rows", "out_of_fold": "rows, each held out once", "validation": "validation rows"}
 
 
 def title_of(method: str) -> str:
     """What to call a method in texts for people."""
-    return TITLES.get(method, method)
+    return TITLES.get(method) or method_title(method)
 
 
 def temperature_of(found: Any, labels: Any, task: str) -> tuple[float | None, str | None]:

@@ -6,13 +6,18 @@ Progress goes to stderr: a bar with loss, validation and time left on a terminal
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import sys
+import textwrap
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from mixwell.utils.environment import rank
 
 ROWS_A_LINE = 50_000
+_NO_BREAK = "\xa0"
 
 
 class Reporter:
@@ -141,6 +146,71 @@ def make_reporter(quiet: bool = False) -> Reporter:
     if sys.stderr.isatty() and not os.environ.get("CI"):
         return TerminalReporter()
     return PlainReporter()
+
+
+def screen_width() -> int | None:
+    """Columns of the terminal that stdout is; None for a file or a pipe, which have no width."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def write_wrapped(text: str, indent: int = 0) -> None:
+    """Print a paragraph on stdout; on a terminal it is wrapped between words, further lines are indented."""
+    width = screen_width()
+    print("\n".join(_wrap(text, width, indent) if width else [text]))
+
+
+def fit_table(lines: Sequence[Sequence[str]], width: int | None = None, *, keep: int = 1) -> list[str]:
+    """A table as lines of text, the first of `lines` being its head.
+
+    Where it is too wide, long cells are wrapped between words; columns that still do not fit are left out from the
+    right and named below the table.
+
+    Args:
+        lines: rows of cells.
+        width: of the screen; None for no limit.
+        keep: so many columns from the left are never left out.
+    """
+    # An interval and a spread stay on one line.
+    lines = [
+        [re.sub(r"\[[^\]]*\]| ± ", lambda part: part[0].replace(" ", _NO_BREAK), cell) for cell in line]
+        for line in lines
+    ]
+    columns = list(zip(*lines))
+    sizes = [max(map(len, column)) for column in columns]
+    count = len(columns)
+    if width is not None:
+        words = [max(len(word) for cell in column for word in ["", *cell.split(" ")]) for column in columns]
+        least = [min(size, max(14, longest)) for size, longest in zip(sizes, words)]
+        while count > keep and sum(least[:count]) + 2 * (count - 1) > width:
+            count -= 1
+        sizes = _shrink(sizes[:count], least[:count], width)
+    texts: list[str] = []
+    for line in lines:
+        cells = [_wrap(cell, size) for cell, size in zip(line, sizes)]
+        for part in range(max(map(len, cells))):
+            parts = [cell[part] if part < len(cell) else "" for cell in cells]
+            texts.append("  ".join(text.ljust(size) for text, size in zip(parts, sizes)).rstrip())
+        if line is lines[0]:
+            head = len(texts)
+    texts.insert(head, "-" * max(map(len, texts)))
+    if width is not None and count < len(columns):
+        texts += _wrap(f"Not shown at {width} columns: {', '.join(lines[0][count:])}.", width)
+    return [text.replace(_NO_BREAK, " ") for text in texts]
+
+
+def _wrap(text: str, width: int, indent: int = 0) -> list[str]:
+    """Lines of a text, broken between words only, from the second on indented; at least one."""
+    more = " " * indent
+    return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False, subsequent_indent=more) or [""]
+
+
+def _shrink(sizes: Sequence[int], least: Sequence[int], width: int) -> list[int]:
+    """The sizes of columns so that they fit: those with the most to spare become narrower first."""
+    chosen = list(sizes)
+    for k in sorted(range(len(sizes)), key=lambda k: least[k] - sizes[k]):
+        over = sum(chosen) + 2 * (len(chosen) - 1) - width
+        chosen[k] = max(least[k], chosen[k] - max(over, 0))
+    return chosen
 
 
 def epoch_line(row: dict[str, Any]) -> str:

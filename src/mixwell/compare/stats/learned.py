@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from mixwell.metrics.measure import measure
 from mixwell.metrics.scores import METRICS
 from mixwell.metrics.tasks import MULTI, REGRESSION
+from mixwell.utils.titles import method_title
 
 GUESSING = "guessing"
 COLLAPSED_BELOW = 0.25  # of the way from guessing to the median run
@@ -77,7 +78,7 @@ class Learning:
     def words(self, method: str) -> str:
         """How many runs of a method collapsed."""
         count = len(self.collapsed[method])
-        who = "plain training" if method == "none" else method
+        who = "plain training" if method == "none" else method_title(method)
         return f"{count} of {self.runs[method]} runs of {who} collapsed to the level of guessing"
 
 
@@ -117,7 +118,7 @@ def what_was_learned(
     if max(means.values()) <= floor + margin and max(every) <= floor + 2 * margin:
         words = _value(guess[metric], metric)
         best = max(means, key=lambda name: means[name])
-        who = "plain training" if best == "none" else best
+        who = "plain training" if best == "none" else method_title(best)
         text = (
             f"Nothing was learned: no fine-tuned model is clearly better than guessing ({words}; the best, {who}, has "
             f"{_value(sign * means[best], metric)}), so no method is judged; train longer, with another learning rate, "

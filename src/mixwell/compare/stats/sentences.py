@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from mixwell.compare.stats.bootstrap import AFTER, metric_info
 from mixwell.compare.stats.judge import BETTER, EQUAL, UNSURE, WITHHELD, WORSE, Difference
 from mixwell.compare.stats.verdicts import CALIBRATION, PRIMARY, Comparison, MetricRow
+from mixwell.utils.titles import method_title
 
 _PERCENT = {"accuracy", "subset_accuracy", "micro_f1", "macro_f1", "ece", "adaptive_ece"}
 VERDICT_WORDS = {
@@ -84,11 +85,11 @@ class _Words:
     def use(self, winners: list[MetricRow], metric: str, calibration_metric: str | None) -> str:
         """Some methods are better than the baseline."""
         best = winners[0]
-        words = f"Use {best.method}: {self._against(best, metric)}{self.limit}"
+        words = f"Use {method_title(best.method)}: {self._against(best, metric)}{self.limit}"
         if calibration_metric:
             words += f"; {self._standing(best.method, calibration_metric)}"
         if len(winners) > 1:
-            more = ", ".join(row.method for row in winners[1:])
+            more = ", ".join(method_title(row.method) for row in winners[1:])
             words += f"; {more} also beat{'s' if len(winners) == 2 else ''} {self.plain}, "
             words += "and which is best was not tested"
         return words + "."
@@ -100,7 +101,7 @@ class _Words:
         best = (harmless or calibrated)[0]
         return (
             f"Nothing beats {self.plain} in {metric_info(metric).title}, but for better probabilities use "
-            f"{best.method}: {self._against(best, calibration_metric)}{self.limit}; "
+            f"{method_title(best.method)}: {self._against(best, calibration_metric)}{self.limit}; "
             f"{self._standing(best.method, metric)}."
         )
 
@@ -110,7 +111,9 @@ class _Words:
         d = closest.difference
         assert d is not None
         words = f"Nothing beats {self.plain}, so keep it: the closest in {metric_info(metric).title} is "
-        words += f"{closest.method} ({_evidence(d, metric, self.comparison.level)}), {d.verdict}{self.limit}"
+        words += (
+            f"{method_title(closest.method)} ({_evidence(d, metric, self.comparison.level)}), {d.verdict}{self.limit}"
+        )
         for verdict in (WORSE, EQUAL):
             count = len(self.ranked(metric, verdict))
             if count and d.verdict != verdict:

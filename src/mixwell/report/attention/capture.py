@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from mixwell.training.models import LoadedModel
 
 MOST_TOKENS = 64
+MOST_LAYERS = 4  # of a method that draws one: all would make the page many times as large
 
 
 def capture(
@@ -72,8 +73,8 @@ def capture(
             f"{type(loaded.model).__name__} reads {points.modality}s; mixwell attention draws texts: name a text model"
         )
     batch = _tokenise(loaded, own, other)
-    plain, views, positions = _views(loaded.model, names, weights, points, batch)
-    neurons = all(view.queries is not None for view in (plain, *views.values()))
+    plain, views, layers, positions = _views(loaded.model, names, weights, points, batch)
+    neurons = all(view.queries is not None for view in (plain, *views.values(), *layers.values()))
     chosen_here = partner is None and any(name != PLAIN for name in names)
     return Attention(
         model=loaded.name,
@@ -90,6 +91,7 @@ def capture(
         views=views,
         neurons=neurons,
         trusted=loaded.trusted,
+        layers=layers,
         notes=_notes(loaded, points, chosen_here, neurons),
     )
 
@@ -173,9 +175,15 @@ def _tokenise(loaded: LoadedModel, own: tuple[str, ...], other: tuple[str, ...])
 
 def _views(
     model: Any, names: Sequence[str], weights: Sequence[float], points: Any, batch: _Batch
-) -> tuple[AttentionView, dict[tuple[str, float | None], AttentionView], tuple[int | None, ...]]:
-    """The plain view, those of all methods and lams, and the partner's position that is mixed into each position."""
+) -> tuple[
+    AttentionView,
+    dict[tuple[str, float | None], AttentionView],
+    dict[tuple[str, float | None, int], AttentionView],
+    tuple[int | None, ...],
+]:
+    """The plain view, those of all methods and lams, further layers, and the partner's position for each position."""
     views: dict[tuple[str, float | None], AttentionView] = {}
+    layers: dict[tuple[str, float | None, int], AttentionView] = {}
     positions: tuple[int | None, ...] | None = None
     for name in dict.fromkeys((PLAIN, *names)):
         try:
@@ -183,21 +191,36 @@ def _views(
             with Mixer(model, build(name, {}), points) as mixer:
                 has_lam = mixer.method.has_lam and mixer.method.mixes
                 for lam in weights if has_lam else (None,):
-                    view = views[name, lam] = _view(mixer, _forward(mixer, batch, lam), batch, lam)
+                    first, *more = _some_layers(mixer) or [None]
+                    view = views[name, lam] = _view(mixer, _forward(mixer, batch, lam, first), batch, lam)
+                    for layer in more:
+                        layers[name, lam, layer] = _view(mixer, _forward(mixer, batch, lam, layer), batch, lam)
                     if view.mixes and positions is None:
                         positions = _partner_positions(mixer, batch)
         except MixwellError as error:
             raise type(error)(f"--methods {name}: {error}") from error
     wanted = {key: view for key, view in views.items() if key[0] in names}
-    return views[PLAIN, None], wanted, positions or _where(batch.inputs["attention_mask"][1])
+    return views[PLAIN, None], wanted, layers, positions or _where(batch.inputs["attention_mask"][1])
 
 
-def _forward(mixer: Mixer, batch: _Batch, lam: float | None) -> Recorder:
+def _some_layers(mixer: Mixer) -> list[Any]:
+    """The layers to capture of a method that draws one: all, or some that are spread evenly over the depth."""
+    known = mixer.layers
+    if len(known) <= MOST_LAYERS:
+        return list(known)
+    # The last one of many is the sentence vector, which comes after all attention.
+    last = len(known) - 2 if mixer.sites[-1].kind == "sentence" else len(known) - 1
+    return [known[round(part * last / (MOST_LAYERS - 1))] for part in range(MOST_LAYERS)]
+
+
+def _forward(mixer: Mixer, batch: _Batch, lam: float | None, layer: int | None = None) -> Recorder:
     """One mixed forward, recorded; through transformers' attention interface where the model knows it."""
     method = mixer.method
     pins: dict[str, Any] = {"in_eval": True}
     if lam is not None:
         pins["lam"] = lam
+    if layer is not None:
+        pins["layer"] = layer
     if method.has_permutation and method.mixes:
         pins["permutation"] = [1, 0]
     labels = _labels(mixer, batch) if method.needs_labels else {}

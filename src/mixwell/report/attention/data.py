@@ -57,7 +57,9 @@ class Attention:
         lams: the captured weights, in descending order.
         lam: the one to begin with.
         plain: the capture without mixing.
-        views: the captures by method and lam; lam is None for methods without one.
+        views: the captures by method and lam; lam is None for methods without one. Of methods that draw a layer it is
+            the first of `layers`.
+        layers: for methods that draw a layer, the further captures by method, lam and layer.
         neurons: whether queries and keys were captured and give the model's weights.
         trusted: whether the model's own code was allowed to run.
         notes: what a reader should know.
@@ -77,6 +79,7 @@ class Attention:
     views: dict[tuple[str, float | None], AttentionView]
     neurons: bool
     trusted: bool = False
+    layers: dict[tuple[str, float | None, int], AttentionView] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -87,6 +90,12 @@ class Attention:
     def view(self, method: str, lam: float) -> AttentionView:
         """The capture of a method at a lam; methods without a lam, and plain, have only one."""
         return self.views[method, lam if (method, lam) in self.views else None]
+
+    def layers_of(self, method: str) -> list[int]:
+        """The captured layers of a method that draws one, in order; else empty."""
+        first = next((view.layer for (name, _), view in self.views.items() if name == method), None)
+        more = {layer for name, _, layer in self.layers if name == method}
+        return [] if first is None else sorted({first, *more})
 
     def partner_token(self, position: int) -> str | None:
         """The partner's token that is mixed into a position, or None."""

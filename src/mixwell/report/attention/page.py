@@ -8,7 +8,9 @@ from typing import Any
 
 from mixwell.report.attention.choice import THRESHOLD, VIEWS, Choice
 from mixwell.report.attention.data import PLAIN, Attention, AttentionView, distance
+from mixwell.report.glossary import method_note
 from mixwell.report.page import as_json, render
+from mixwell.utils.titles import method_title
 
 
 def page(attention: Attention, choice: Choice) -> str:
@@ -22,7 +24,11 @@ def page(attention: Attention, choice: Choice) -> str:
         "text": attention.text,
         "partner": attention.partner,
         "model": attention.model,
-        "methods": attention.methods,
+        "methods": [(name, method_title(name)) for name in attention.methods],
+        "lines": [
+            (method_title(name), note.blends if (note := method_note(name)) else "") for name in attention.methods
+        ],
+        "layers": [(name, method_title(name)) for name in attention.methods if len(attention.layers_of(name)) > 1],
         "mixing": [name for name in attention.methods if name != PLAIN],
         "blocks": len(attention.heads),
         "heads": max(attention.heads),
@@ -47,6 +53,9 @@ def _script_data(attention: Attention, choice: Choice) -> dict[str, Any]:
         if method != PLAIN:
             places[method if lam is None else f"{method} {lam_text(lam)}"] = len(views)
             views.append(_packed(view, attention, chunks))
+    for (method, lam, layer), view in attention.layers.items():
+        places[f"{method} {'' if lam is None else lam_text(lam)} {layer}"] = len(views)
+        views.append(_packed(view, attention, chunks))
     if PLAIN in attention.methods:
         places[PLAIN] = 0
     width = min(max(len(view["tokens"]) for view in views), len(attention.partner_positions))
@@ -55,6 +64,9 @@ def _script_data(attention: Attention, choice: Choice) -> dict[str, Any]:
         "special": [int(mark) for mark in attention.special],
         "meets": [attention.partner_token(position) for position in range(width)],
         "methods": list(attention.methods),
+        "titles": {name: method_title(name) for name in attention.methods},
+        "fixed": [name for name in attention.methods if name != PLAIN and (name, None) in attention.views],
+        "layers": {name: layers for name in attention.methods if len(layers := attention.layers_of(name)) > 1},
         "lams": [lam_text(lam) for lam in attention.lams],
         "heads": list(attention.heads),
         "neurons": attention.neurons,
