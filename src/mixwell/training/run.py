@@ -57,15 +57,30 @@ def train(settings: TrainSettings, *, quiet: bool = False, illustrate: Illustrat
     return _run(settings, RunFolder(settings.run_folder()), None, quiet, illustrate)
 
 
-def resume(path: str | Path, *, quiet: bool = False, illustrate: Illustrate | None = None) -> RunResult:
+def resume(
+    path: str | Path, *, quiet: bool = False, illustrate: Illustrate | None = None, trust_remote_code: bool = False
+) -> RunResult:
     """Continue a run from its newest complete checkpoint; on CPU the weights end up the same, bit for bit.
+
+    Args:
+        path: the run folder.
+        quiet: report nothing.
+        illustrate: see `train`.
+        trust_remote_code: run code that comes with the model; the folder's word is not enough for that.
 
     Raises:
         RunError: there is no run, its data changed, or another process is at it.
+        OptionError: the run needs code that comes with its model, and nobody allowed it now.
     """
     folder = RunFolder(path)
     record = folder.read_record()
-    return _run(TrainSettings.from_dict(record["settings"]), folder, record, quiet, illustrate)
+    settings = TrainSettings.from_dict(record["settings"])
+    if settings.trust_remote_code is not False and not trust_remote_code and not folder.finished:
+        raise OptionError(
+            f"{folder.path}: the run was begun with --trust-remote-code and would run code that comes with its model "
+            f"{settings.model}; if you trust that, add --trust-remote-code"
+        )
+    return _run(settings, folder, record, quiet, illustrate)
 
 
 def _run(
