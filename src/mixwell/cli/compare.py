@@ -79,6 +79,7 @@ def command(
     from mixwell.compare import grid as grids
     from mixwell.compare import run
     from mixwell.report.terminal import show_comparison
+    from mixwell.utils.signals import telling
 
     grid = grids.make_grid(grids.read_grid(values["grid"]) if values["grid"] else {}, _read(data, values))
     about = {name: values[name] for name in ("address", "cpus_per_run", "gpus_per_run", "ship_data")}
@@ -87,16 +88,17 @@ def command(
     workers, quiet = values["workers"], values["quiet"]
     place = (values["engine"], workers, values["threads"])
     run.check_engine(*place, cluster)  # now: planning may take a while
-    done = run.run(
-        grid,
-        values["output"],
-        engine=lambda: run.make_engine(*place, values["cache_dir"], cluster),
-        view=run.make_view(max(workers or 1, 1), quiet),
-        retry_failed=values["retry_failed"],
-        new_data=values["new_data"],
-        level=values["level"],
-        command=shlex.join(["mixwell", *context.obj]) if context.obj else None,
-    )
+    with telling("what is finished is kept, and the same command does the rest"):
+        done = run.run(
+            grid,
+            values["output"],
+            engine=lambda: run.make_engine(*place, values["cache_dir"], cluster),
+            view=run.make_view(max(workers or 1, 1), quiet),
+            retry_failed=values["retry_failed"],
+            new_data=values["new_data"],
+            level=values["level"],
+            command=shlex.join(["mixwell", *context.obj]) if context.obj else None,
+        )
     show_comparison(done)
     run.check_failures(done)
 

@@ -20,6 +20,10 @@ def command(
     only_predictions: Annotated[
         bool, typer.Option("--only-predictions", help="Leave the other columns of the file out.")
     ] = False,
+    raw_csv: Annotated[
+        bool,
+        typer.Option("--raw-csv", help="In CSV, leave texts as they are that a spreadsheet runs as formulas."),
+    ] = False,
     batch_size: Annotated[int, typer.Option(min=1, help="Rows at once.")] = 64,
     device: Annotated[
         str | None, typer.Option(help="Such as cpu or cuda:1. Default: a GPU where there is one.")
@@ -40,6 +44,6 @@ def command(
         keep_columns=not only_predictions,
         note=lambda told: print(f"note: {told}", file=sys.stderr),
     )  # fmt: skip
-    rows = write_predictions(batches, chosen, output, sys.stdout)
+    rows = write_predictions(batches, chosen, output, sys.stdout, raw_csv=raw_csv)
     if output:
         print(f"{rows} predictions in {output}", file=sys.stderr)

@@ -19,6 +19,9 @@ def command(
     ] = None,
     level: Annotated[float, typer.Option(help="Of the intervals.")] = 0.95,
     title: Annotated[str, typer.Option(help="Of the page.")] = "Comparison",
+    raw_csv: Annotated[
+        bool, typer.Option("--raw-csv", help="In CSV, leave texts as they are that a spreadsheet runs as formulas.")
+    ] = False,
     texts: Annotated[bool, typer.Option(help="Show the texts of the most confident mistakes in the page.")] = True,
 ) -> None:  # fmt: skip
     """Make a page about a comparison or a run, or print its table, from what the folder holds."""
@@ -42,7 +45,7 @@ def command(
         from mixwell.compare.records import Records
         from mixwell.compare.summary import read_summary
 
-        text = export.export(read_summary(Records(folder), level), chosen, title=title, texts=texts)
+        text = export.export(read_summary(Records(folder), level), chosen, title=title, texts=texts, raw_csv=raw_csv)
     if output is None and chosen == "html":
         output = str(Path(folder) / "report.html")
     if output is None:

@@ -23,8 +23,9 @@ A grid file has the options of `mixwell compare` under their names, with lists w
     [settings.arguments]                  # fields of TrainingArguments, one value each
     max_grad_norm = 0.5
 
-Options on the command line win over the file. No file lets code that comes with a model run: --trust-remote-code does. `none`, `none` with label smoothing, and what needs no fine-tuning (a
-probe on the frozen model, TF-IDF) are always among the methods; `references = false` leaves the last two out.
+Options on the command line win over the file, and code that comes with a model runs by --trust-remote-code alone.
+`none`, `none` with label smoothing, and what needs no fine-tuning (a probe on the frozen model, TF-IDF) are always
+among the methods; `references = false` leaves the last two out.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ from typing import Any
 from mixwell.compare.spec import BASELINE
 from mixwell.compare.stats.verdicts import PRIMARY, Difference
 from mixwell.compare.summary import TEMPERATURE, Column, Group, Summary
+from mixwell.utils.cells import harmless
 
 JSON_FORMAT = "mixwell comparison 1"
 
@@ -151,8 +152,13 @@ _FIELDS = (
 )  # fmt: skip
 
 
-def to_csv(summary: Summary) -> str:
-    """CSV: a line for each comparison, method and metric, all metrics included."""
+def to_csv(summary: Summary, *, raw: bool = False) -> str:
+    """CSV: a line for each comparison, method and metric, all metrics included.
+
+    Args:
+        summary: of the records.
+        raw: leave texts as they are, also those that a spreadsheet would run as formulas.
+    """
     stream = io.StringIO()
     writer = csv.DictWriter(stream, _FIELDS, lineterminator="\n")
     writer.writeheader()
@@ -174,7 +180,8 @@ def to_csv(summary: Summary) -> str:
                         "sign_flip_p": d.sign_flip_p, "verdict": d.verdict, "effect_size": d.effect_size,
                         "seeds_needed": d.seeds_needed, "note": d.note,
                     }  # fmt: skip
-                writer.writerow({name: _blank(value) for name, value in values.items()})
+                cells = {name: _blank(value) for name, value in values.items()}
+                writer.writerow(cells if raw else {name: harmless(value) for name, value in cells.items()})
     return stream.getvalue()
 
 

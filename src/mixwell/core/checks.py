@@ -94,6 +94,17 @@ def check_task(method: Method, points: Points, model: nn.Module) -> None:
         )
 
 
+def check_no_prompt(method: Method, model: nn.Module) -> None:
+    """Raise if an adapter puts tokens of its own before the text, for methods that deal with tokens one by one."""
+    configs = getattr(model, "peft_config", None)
+    for name, config in configs.items() if isinstance(configs, dict) else ():
+        if getattr(config, "is_prompt_learning", False):
+            raise UnsupportedModelError(
+                f"method {method.name!r} reads the tokens of a text one by one, and the adapter {name!r} (prompt "
+                f"tuning) puts tokens of its own before them; use another method, or LoRA"
+            )
+
+
 def forward_names(model: nn.Module) -> list[str]:
     """Return the names of the positional arguments: the wrapper's own, or those of the model it passes them on to."""
     for module in (model, base_model(model)):

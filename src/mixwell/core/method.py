@@ -34,6 +34,7 @@ def option(default: Any, help: str) -> Any:
 
 
 T = TypeVar("T", bound="Method")
+MOST = 100_000  # of whole numbers such as `samples`: a step would take minutes, or all memory
 
 
 @dataclass
@@ -94,7 +95,12 @@ class Method:
         self.choice("pairing", PAIRINGS)
         self.choice("stacks", ("all", "encoder"))
         if self.class_weights is not None:
-            self.class_weights = [float(w) for w in self.class_weights]
+            try:
+                self.class_weights = [float(w) for w in self.class_weights]
+            except (TypeError, ValueError, OverflowError) as error:
+                raise OptionError(f"class_weights must be finite numbers, got {self.class_weights!r:.80}") from error
+            if not all(map(math.isfinite, self.class_weights)):
+                raise OptionError(f"class_weights must be finite numbers, got {self.class_weights!r:.80}")
             if not self.class_weights or min(self.class_weights) < 0 or max(self.class_weights) <= 0:
                 raise OptionError("class_weights must be at least 0, and one of them above 0")
         if self.loss_fn is not None and (self.label_smoothing or self.class_weights is not None):
@@ -107,12 +113,12 @@ class Method:
             value, kind = getattr(self, field_.name), type(field_.default)
             fits = {
                 bool: isinstance(value, bool),
-                int: isinstance(value, int) and not isinstance(value, bool),
-                float: isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value),
+                int: isinstance(value, int) and not isinstance(value, bool) and abs(value) <= MOST,
+                float: isinstance(value, (int, float)) and not isinstance(value, bool) and -1e300 < value < 1e300,
             }.get(kind, True)
             if not fits:
-                name = {bool: "true or false", int: "a whole number", float: "a finite number"}[kind]
-                raise OptionError(f"{field_.name}={value!r} must be {name} for {self.name}")
+                words = {bool: "true or false", int: f"a whole number of at most {MOST:,}", float: "a finite number"}
+                raise OptionError(f"{field_.name}={_short(value)} must be {words[kind]} for {self.name}")
 
     # --- for methods to fill in ---
 
@@ -244,6 +250,12 @@ class DrawsLam(Method):
     def draw_lam(self, rng: torch.Generator) -> float:
         """Draw lam by the rule `draw`."""
         return draw_lam(self.draw, self.alpha, self.samples, rng)
+
+
+def _short(value: Any) -> str:
+    """A value for a message; numbers of very many digits are cut."""
+    text = repr(value) if not isinstance(value, int) or abs(value) < 10**30 else f"about 1e{len(str(value)) - 1}"
+    return text if len(text) <= 80 else text[:80] + "..."
 
 
 def pick_layers(layers: Sequence[int] | None, depth: int, default: Sequence[int], what: str) -> list[int]:

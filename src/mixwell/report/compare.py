@@ -60,7 +60,9 @@ def choose_format(format: str | None, output: str | None) -> str:
     return format
 
 
-def export(summary: Summary, format: str, *, title: str = "Comparison", texts: bool = True) -> str:
+def export(
+    summary: Summary, format: str, *, title: str = "Comparison", texts: bool = True, raw_csv: bool = False
+) -> str:
     """The summary as a text of one of the `FORMATS`.
 
     Args:
@@ -68,7 +70,10 @@ def export(summary: Summary, format: str, *, title: str = "Comparison", texts: b
         format: one of the `FORMATS`.
         title: of the page.
         texts: show texts of test rows in the page.
+        raw_csv: leave texts in CSV as they are, also those that a spreadsheet would run as formulas.
     """
+    if format == "csv":
+        return tables.to_csv(summary, raw=raw_csv)
     return page(summary, title=title, texts=texts) if format == "html" else tables.export(summary, format)
 
 

@@ -67,10 +67,11 @@ class LoadedModel:
 
 
 def load_errors() -> tuple[type[Exception], ...]:
-    """What `from_pretrained` raises for files that are missing, damaged or do not go together."""
-    from huggingface_hub.errors import StrictDataclassError
+    """What `from_pretrained` raises for files that are missing, damaged or do not go together.
 
-    return (OSError, ValueError, KeyError, ImportError, RuntimeError, TypeError, AttributeError, StrictDataclassError)
+    That is anything: the tokenizers library raises bare exceptions for a tokenizer.json of another version.
+    """
+    return (Exception,)
 
 
 def resolve(name: str) -> str:
@@ -240,6 +241,8 @@ def _check_loaded(name: str, model: Any, loading: dict[str, Any], tokenizer: Any
             f"{f' (so are {len(lacking) - 1} more)' if lacking[1:] else ''}; put the right config.json and "
             f"model.safetensors together"
         )
+    if (odd := odd_weight(model)) is not None:
+        raise OptionError(f"model {name}: the weight {odd} has values that are not finite; copy or download it again")
     if len(tokenizer) - len(set(tokenizer.all_special_tokens)) < 2:
         raise OptionError(
             f"model {name}: its tokenizer knows no words; put the files of the tokenizer (tokenizer.json, vocab.txt or "
@@ -282,11 +285,14 @@ def load_for(name: str, task: str | None = None, *, trust_remote_code: bool = Fa
             texts = type(config) in modeling_auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING
             default = "image" if images and not texts else "sequence"
             task = next((each for each, (ending, _) in HEADS.items() if saved.endswith(ending)), default)
-        return getattr(transformers, HEADS[task][1]).from_pretrained(
+        model = getattr(transformers, HEADS[task][1]).from_pretrained(
             source, trust_remote_code=trust_remote_code, use_safetensors=True
         )
     except load_errors() as error:
         raise OptionError(_load_message(name, source, error)) from error
+    if (odd := odd_weight(model)) is not None:
+        raise OptionError(f"model {name}: the weight {odd} has values that are not finite; copy or download it again")
+    return model
 
 
 def lost_weights(model: Any, loading: Mapping[str, Any], *, head: bool = False) -> list[str]:
@@ -304,9 +310,23 @@ def lost_weights(model: Any, loading: Mapping[str, Any], *, head: bool = False) 
     return sorted(names)
 
 
+def odd_weight(model: Any) -> str | None:
+    """The name of a weight with values that are not finite, or None."""
+    import torch
+
+    odd = (name for name, value in model.named_parameters() if not bool(torch.isfinite(value).all()))
+    return next(odd, None)
+
+
 def length_limit(model: Any, tokenizer: Any) -> int:
     """The most tokens a model takes, by its position embeddings and its tokenizer."""
-    limit = int(min(getattr(tokenizer, "model_max_length", 10**9) or 10**9, 10**9))
+    stated = getattr(tokenizer, "model_max_length", None) or 10**9
+    if not isinstance(stated, (int, float)) or isinstance(stated, bool) or not stated >= 1:
+        raise OptionError(
+            f"model {getattr(tokenizer, 'name_or_path', '')}: model_max_length in tokenizer_config.json must be a "
+            f"whole number of at least 1, got {stated!r}"
+        )
+    limit = int(min(stated, 10**9))
     for name, module in model.named_modules():
         if name.endswith("position_embeddings") and hasattr(module, "num_embeddings"):
             # RoBERTa counts positions from its padding index on.

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from mixwell.data import iter_rows
 from mixwell.metrics.scores import sigmoid, softmax
+from mixwell.training.model_record import check_logits, check_model, check_model_record
 from mixwell.training.models import check_folder, load_errors, lost_weights
 from mixwell.training.trainer_errors import quiet_libraries
 from mixwell.utils.errors import OptionError, RunError
@@ -144,6 +145,7 @@ class Classifier:
                 raise RunError(f"{folder}: the run is not finished; continue it with `mixwell train --resume {folder}`")
             folder = folder / "model"
         record = read_json(folder / "mixwell.json", MODEL_FORMAT, "a run or model folder of mixwell")
+        check_model_record(folder, record)
         check_folder(folder)
         if record.get("trust_remote_code") and not trust_remote_code:
             raise OptionError(
@@ -162,6 +164,7 @@ class Classifier:
             raise RunError(
                 f"{folder}: the model's weights lack {lost[0]}; bring the folder back as it was, or train anew"
             )
+        check_model(folder, record, model, tokenizer)
         if device is None and torch.accelerator.is_available():
             device = str(torch.accelerator.current_accelerator())
         try:
@@ -197,7 +200,8 @@ class Classifier:
         return self.decide(logits(self.model, self.tokenizer, rows, batch_size=batch_size))
 
     def decide(self, found: NDArray[np.float32]) -> Predictions:
-        """Turn logits (N, C) into labels and calibrated probabilities."""
+        """Turn logits (N, C) into labels and calibrated probabilities; raises `RunError` if one is not finite."""
+        check_logits(found, 1 if self.task == "regression" else len(self.labels))
         if self.task == "regression":
             return Predictions([float(value) for value in found[:, 0]], None)
         scaled = found.astype(np.float64) / self._divisor

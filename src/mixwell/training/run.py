@@ -23,7 +23,9 @@ from mixwell.training.settings import TrainSettings
 from mixwell.training.trainer_errors import quiet_libraries
 from mixwell.utils.console import make_reporter
 from mixwell.utils.environment import rank, versions
-from mixwell.utils.errors import OptionError, RunError
+from mixwell.utils.errors import DivergedError, OptionError, RunError
+from mixwell.utils.options import check_fields
+from mixwell.utils.records import damage
 from mixwell.utils.signals import stoppable
 
 
@@ -74,7 +76,16 @@ def resume(
     """
     folder = RunFolder(path)
     record = folder.read_record()
-    settings = TrainSettings.from_dict(record["settings"])
+    try:
+        settings = TrainSettings.from_dict(record["settings"])
+        check_fields(settings)
+    except (TypeError, OptionError) as error:
+        raise damage(folder.path / "run.json", error) from error
+    if folder.diverged:
+        raise RunError(
+            f"{folder.path}: {record['diverged']}; start it again as you began it, with a lower --learning-rate "
+            f"(this folder is kept aside)"
+        )
     if settings.trust_remote_code is not False and not trust_remote_code and not folder.finished:
         raise OptionError(
             f"{folder.path}: the run was begun with --trust-remote-code and would run code that comes with its model "
@@ -122,6 +133,10 @@ def _run(
                 if first and new:
                     folder.discard()  # so that the same command works once the option is put right
                 raise
+            except DivergedError as error:
+                if first:
+                    folder.write_record({**record, "diverged": str(error)})
+                raise DivergedError(f"{error}; the same command with another rate starts anew") from error
             except (torch.OutOfMemoryError, MemoryError) as error:
                 raise RunError(
                     f"out of memory with batches of {ready.settings.batch_size} rows of at most {ready.length} tokens; "
@@ -129,6 +144,7 @@ def _run(
                 ) from error
             if not first:
                 return RunResult(folder.path, {})
+            folder.check_there()
             metrics = write_results(folder, record, ready, outcome, illustrate)
             seconds = time.monotonic() - began
             record["timing"] = {"seconds": seconds, "seconds_per_step": outcome.fitted.seconds_per_step}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +14,7 @@ from mixwell.training import recipe
 from mixwell.training.arguments import check_arguments
 from mixwell.training.heads import POOLINGS
 from mixwell.utils.errors import OptionError, RunError
-from mixwell.utils.options import check_choice, check_whole, of_type
+from mixwell.utils.options import check_choice, check_fields, check_whole
 
 if TYPE_CHECKING:
     from mixwell.data import TextData
@@ -148,9 +147,10 @@ class TrainSettings:
 
     def check(self) -> None:
         """Raise `OptionError` for a value that cannot be used."""
-        self._check_types()
+        check_fields(self, apart=("data",))  # which may be any source of texts
         for name, least in (("epochs", 1), ("batch_size", 1), ("eval_batch_size", 1), ("max_length", 3),
-                            ("patience", 0), ("save_steps", 1), ("seed", 0), ("split_seed", 0), ("sample_seed", 0)):  # fmt: skip
+                            ("patience", 0), ("save_steps", 1), ("seed", 0), ("split_seed", 0),
+                            ("sample_seed", 0)):  # fmt: skip
             if getattr(self, name) is not None:
                 check_whole(getattr(self, name), name, least)
         for name, fits, what in (
@@ -193,13 +193,6 @@ class TrainSettings:
 
         build(self.mixing, {**self.method_options, "label_smoothing": self.label_smoothing})
         return None
-
-    def _check_types(self) -> None:
-        """Raise `OptionError` for a value whose type is not that of its field; `data` may be any source of texts."""
-        hints = typing.get_type_hints(type(self))
-        for field in dataclasses.fields(self):
-            if field.name != "data":
-                setattr(self, field.name, of_type(getattr(self, field.name), hints[field.name], field.name))
 
     def _check_frozen(self) -> None:
         given: dict[str, Any] = {"label_smoothing": self.label_smoothing, "class_weights": self.class_weights != "none"}

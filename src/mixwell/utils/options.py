@@ -52,6 +52,19 @@ def of_type(value: Any, hint: Any, name: str) -> Any:
     return value
 
 
+def check_fields(owner: Any, apart: Sequence[str] = ()) -> None:
+    """Raise `OptionError` where a field of a dataclass has a value of another type; whole numbers become floats.
+
+    Args:
+        owner: the dataclass's instance.
+        apart: fields that may hold anything.
+    """
+    hints = typing.get_type_hints(type(owner))
+    for field in dataclasses.fields(owner):
+        if field.name not in apart:
+            object.__setattr__(owner, field.name, of_type(getattr(owner, field.name), hints[field.name], field.name))
+
+
 def typed_options(pairs: list[str], owner: Any, what: str) -> dict[str, Any]:
     """Turn texts `name=value` into values of the types that the fields of a dataclass have.
 
