@@ -4,7 +4,9 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --quiet -c constraints.txt
 
-.PHONY: demo test lint format browsers coverage wheel clean
+CASES ?= 20000
+
+.PHONY: demo test fuzz lint format browsers coverage wheel clean
 
 # Separate stamps: a demo needs no test tools.
 $(VENV)/.demo: pyproject.toml constraints.txt
@@ -29,6 +31,10 @@ browsers:
 test: $(VENV)/.test lint
 	-$(MAKE) --no-print-directory browsers
 	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n 2
+
+# Odd files, options, folders and batches; CASES=N and SEED=N for others than the usual ones.
+fuzz: $(VENV)/.test
+	HF_HUB_OFFLINE=1 $(BIN)/python tests/fuzz/fuzzer.py --cases $(CASES) --seed $(or $(SEED),1)
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .
