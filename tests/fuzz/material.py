@@ -15,8 +15,9 @@ from test_training import make_model, rows, write_csv
 HUGE = int("9" * 30)
 ODD: list[Any] = [
     None, True, False, 0, 1, -1, 2, 3.5, -0.0, 1e308, float("nan"), float("inf"), HUGE, -HUGE, "", " ", "a", "0", "1",
-    "-1", "nan", "none", "no", "true", "[]", "\x00", "\ud800", "\u202e", "é" * 40, "../..", "/proc/self/mem", "=1+1", [],
-    [None], [1], ["a", "a"], [[]], {}, {"a": 1}, {"name": "amplify"}, "x" * 5000, "minilm", "probe", "amplify", "balanced", 0.5,
+    "-1", "nan", "none", "no", "true", "[]", "\x00", "\ud800", "\u202e", "é" * 40, "../..", "/proc/self/mem", "=1+1",
+    [], [None], [1], ["a", "a"], [[]], {}, {"a": 1}, {"name": "amplify"}, "x" * 5000, "minilm", "probe", "amplify",
+    "balanced", 0.5,
 ]  # fmt: skip
 
 
