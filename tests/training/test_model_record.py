@@ -110,11 +110,11 @@ def test_tokenizers_that_cannot_be_used(folder: Path, tiny: Path, tmp_path: Path
     assert main(["predict", str(folder), "a film"]) == 2
     assert main(["train", str(source), "-m", str(model), "-o", str(tmp_path / "out")]) == 2
     shutil.copy(tiny / "tokenizer.json", model / "tokenizer.json")
-    for odd in ("many", -5, [], {}, True):
+    for odd in ("many", -5, 0, [], True):
         change(model / "tokenizer_config.json", model_max_length=odd)
         capsys.readouterr()
         assert main(["train", str(source), "-m", str(model), "-o", str(tmp_path / "out")]) == 2, odd
-        assert "model_max_length" in capsys.readouterr().err or odd == []
+        assert "model_max_length" in capsys.readouterr().err
 
 
 def test_files_of_a_model_can_be_read_by_all(run: Path) -> None:

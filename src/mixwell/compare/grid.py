@@ -225,7 +225,7 @@ def read_grid(path: str | Path) -> dict[str, Any]:
             values = tomllib.load(stream)
     except OSError as error:
         raise OptionError(f"grid {path}: {error.strerror or error}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise OptionError(f"grid {path}: not a TOML file ({error})") from error
     known = [f.name for f in dataclasses.fields(Grid) if f.name != "loading"]
     for name in values:

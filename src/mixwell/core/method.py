@@ -254,7 +254,11 @@ class DrawsLam(Method):
 
 def _short(value: Any) -> str:
     """A value for a message; numbers of very many digits are cut."""
-    text = repr(value) if not isinstance(value, int) or abs(value) < 10**30 else f"about 1e{len(str(value)) - 1}"
+    text = (
+        repr(value)
+        if not isinstance(value, int) or abs(value) < 10**30
+        else f"about 1e{value.bit_length() * 0.301:.0f}"
+    )
     return text if len(text) <= 80 else text[:80] + "..."
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from mixwell.utils.files import write_text
 from mixwell.utils.records import reading
 
 TEMPLATE = "run.html.j2"
+_FOLDERS = re.compile(r"(?<![\w.:/])/(?:[^\s/'\",;:]+/)+")  # of a whole path
 
 
 def page(folder: Path, *, texts: bool = True) -> str:
@@ -105,7 +107,7 @@ def prepare(
         "why_no_texts": why if texts is None else "",
         "settings": [(key.replace("_", " "), str(value)) for key, value in settings.items() if value is not None],
         "options": [(key, str(value)) for key, value in metrics["method"]["options"].items() if value is not None],
-        "notes": list(record["notes"]),
+        "notes": [_FOLDERS.sub("", note) for note in record["notes"]],
         "rows_of": record["data"]["rows"],
         "folder": folder.name,
         "versions": ", ".join(f"{key} {value}" for key, value in record["versions"].items()),

@@ -320,7 +320,8 @@ def odd_weight(model: Any) -> str | None:
 
 def length_limit(model: Any, tokenizer: Any) -> int:
     """The most tokens a model takes, by its position embeddings and its tokenizer."""
-    stated = getattr(tokenizer, "model_max_length", None) or 10**9
+    stated = getattr(tokenizer, "model_max_length", None)
+    stated = 10**9 if stated is None else stated
     if not isinstance(stated, (int, float)) or isinstance(stated, bool) or not stated >= 1:
         raise OptionError(
             f"model {getattr(tokenizer, 'name_or_path', '')}: model_max_length in tokenizer_config.json must be a "

@@ -44,7 +44,7 @@ def of_type(value: Any, hint: Any, name: str) -> Any:
     if isinstance(value, int) and not isinstance(value, bool) and float in kinds and int not in kinds:
         if abs(value) < 2**53:
             return float(value)
-        raise OptionError(f"{name} is too large, got a number of {len(str(abs(value)))} digits")
+        raise OptionError(f"{name} is too large, got about 1e{value.bit_length() * 0.301:.0f}")
     if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
         words = {type(None): "nothing", bool: "true or false", str: "a text", int: "a whole number", float: "a number"}
         what = " or ".join(words.get(kind, f"of type {getattr(kind, '__name__', kind)}") for kind in kinds)
