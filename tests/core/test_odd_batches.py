@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-import zoo
 
 import mixwell
+import zoo
 from mixwell.utils.errors import UnsupportedModelError
 
 
