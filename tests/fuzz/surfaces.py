@@ -56,11 +56,12 @@ def _table(draw: random.Random) -> list[dict[str, Any]]:
     names = draw.sample(["text", "label", "text_pair", "sentence", "y", "", "text ", "0"], draw.choice([1, 2, 2, 2, 3]))
     if draw.random() < 0.7:
         names = ["text", "label", *names[2:]]
-    odd = draw.choice([0.0, 0.02, 0.3])
-    count = draw.choice([0, 1, 5, 12, 30, 60])
+    odd = draw.choice([0.0, 0.0, 0.02, 0.3])
+    words = ["good", "bad", "so", "very"] if odd == 0 else WORDS
+    count = draw.choice([0, 1, 5, 12, 30, 60, 60])
     made = []
     for at in range(count):
-        row: dict[str, Any] = {name: f"{draw.choice(WORDS)} {at} film" for name in names}
+        row: dict[str, Any] = {name: f"{draw.choice(words)} {at} film" for name in names}
         if "label" in row:
             row["label"] = draw.choice(["pos", "neg"])
         for name in names:
@@ -91,7 +92,7 @@ def _write_table(draw: random.Random, folder: Path, table: list[dict[str, Any]])
         cells = [[str(row.get(name, "")) for name in names] for row in table]
         lines = [mark.join(f'"{cell}"' if quote else cell for cell in line) for line in [names, *cells]]
         content = "\n".join(lines).encode(draw.choice(["utf-8", "utf-8", "utf-16", "cp1252"]), "replace")
-    if draw.random() < 0.25:
+    if draw.random() < 0.2:
         content = spoil_bytes(draw, content)
     name = f"data{suffix}"
     if draw.random() < 0.1:
