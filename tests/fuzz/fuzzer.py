@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
+import math
 import os
 import random
 import signal
@@ -115,11 +116,12 @@ def run_case(case: str, material: Material, outcome: Outcome) -> None:
             outcome.refused[name] += 1
         else:
             outcome.findings[case] = "".join(traceback.format_exception(error)[-12:])
+            print(f"FINDING {case}: {type(error).__name__}: {error}"[:300], file=sys.__stderr__, flush=True)
     outcome.slowest = max(outcome.slowest, (round(time.monotonic() - began, 2), case))
 
 
-def fuzz(names: list[str], place: Path) -> Outcome:
-    """Run some cases."""
+def fuzz(names: list[str], place: Path, seconds: float = math.inf) -> Outcome:
+    """Run some cases, or as many of them as the time allows."""
     import torch
 
     torch.set_num_threads(1)
@@ -127,7 +129,10 @@ def fuzz(names: list[str], place: Path) -> Outcome:
     kept = os.getcwd()
     os.chdir(place)  # what is written to relative names stays here
     try:
+        began = time.monotonic()
         for number, case in enumerate(names, 1):
+            if time.monotonic() - began > seconds:
+                break
             run_case(case, material, outcome)
             if number % 1000 == 0:
                 print(f"{number} cases, {len(outcome.findings)} findings", file=sys.stderr, flush=True)
@@ -141,6 +146,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Fuzz mixwell.")
     parser.add_argument("--cases", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seconds", type=float, default=math.inf, help="stop after this time")
     parser.add_argument("--only", nargs="+", help="cases such as grid:17, or surfaces such as grid")
     wanted = parser.parse_args()
     names = cases(wanted.cases, wanted.seed)
@@ -151,7 +157,7 @@ def main() -> int:
         names += [f"{draw.choice(bare)}:{draw.randrange(10**9)}" for _ in range(wanted.cases if bare else 0)]
     with tempfile.TemporaryDirectory() as place:
         began = time.monotonic()
-        outcome = fuzz(names, Path(place))
+        outcome = fuzz(names, Path(place), wanted.seconds)
     print(outcome.text())
     print(f"seed {wanted.seed}, {time.monotonic() - began:.0f} seconds")
     return 1 if outcome.findings else 0
