@@ -108,7 +108,7 @@ def spoil_value(draw: random.Random, value: Any) -> Any:
             return value[:at] + value[at + 1 :]
         return [*value[:at], spoil_value(draw, value[at]), *value[at + 1 :]]
     if isinstance(value, (int, float)) and not isinstance(value, bool) and draw.random() < 0.3:
-        return draw.choice([value + 1, -value, value * 1000, str(value), float(value)])
+        return draw.choice([value + 1, -value, value * 7, str(value), float(value)])
     return draw.choice(ODD)
 
 

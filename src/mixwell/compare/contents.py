@@ -39,6 +39,8 @@ def check_contents(spec: CellSpec, result: Mapping[str, Any], outputs: Mapping[s
             fit = labels.ndim == 1 and labels.dtype.kind in "iu" and labels.min() >= 0 and labels.max() < classes
         else:
             fit = labels.shape == logits.shape
+        if not np.isfinite(logits).all():
+            raise CorruptRecord(f"outputs.safetensors: {split}_logits are not finite")
         if not fit or not np.isfinite(labels).all():
             raise CorruptRecord(f"outputs.safetensors: {split}_labels are none of the {classes} classes")
     if result["test"]["rows"] != len(outputs["test_labels"]):

@@ -57,6 +57,7 @@ SETTINGS = (
 LOADING = tuple(
     f.name for f in dataclasses.fields(DataSource) if f.name not in ("data", "splits_file", "keep_together")
 )
+MOST_SEEDS = 10_000
 LISTS = ("data", "methods", "fractions", "per_class", "model")
 
 
@@ -107,12 +108,14 @@ class Grid:
         if isinstance(self.seeds, int) and not isinstance(self.seeds, bool):
             if self.seeds < 1:
                 raise OptionError(f"seeds must be at least 1, got {self.seeds}; 5 are a good number")
+            if self.seeds > MOST_SEEDS:
+                raise OptionError(f"seeds must be at most {MOST_SEEDS:,}; 5 are a good number")
             return list(range(self.seeds))
         if not isinstance(self.seeds, list) or not self.seeds:
             raise OptionError(f"seeds must be a number of at least 1 or a list of seeds, got {self.seeds!r}")
         for seed in self.seeds:
-            if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
-                raise OptionError(f"a seed must be a whole number of at least 0, got {seed!r}")
+            if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**32:
+                raise OptionError(f"a seed must be a whole number of at least 0 and below 2**32, got {seed!r}")
         if len(set(self.seeds)) < len(self.seeds):
             raise OptionError(f"seeds {self.seeds} name one twice")
         return list(self.seeds)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
@@ -119,6 +119,9 @@ class Method:
             if not fits:
                 words = {bool: "true or false", int: f"a whole number of at most {MOST:,}", float: "a finite number"}
                 raise OptionError(f"{field_.name}={_short(value)} must be {words[kind]} for {self.name}")
+
+            if field_.default is None and value is not None and not _fits(value, str(field_.type)):
+                raise OptionError(f"{field_.name}={_short(value)} must be of type {field_.type} for {self.name}")
 
     # --- for methods to fill in ---
 
@@ -250,6 +253,21 @@ class DrawsLam(Method):
     def draw_lam(self, rng: torch.Generator) -> float:
         """Draw lam by the rule `draw`."""
         return draw_lam(self.draw, self.alpha, self.samples, rng)
+
+
+def _fits(value: Any, kind: str) -> bool:
+    """Whether an option that may be left out has a value of the kind that its annotation names."""
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if kind == "int | None":
+        return number and isinstance(value, int) and abs(value) < 2**53
+    if kind == "float | None":
+        return number and -1e300 < value < 1e300
+    if kind.startswith("LossFunction"):
+        return callable(value)
+    if kind == "Sequence[int] | None" and not isinstance(value, int):
+        items = value if isinstance(value, Iterable) and not isinstance(value, (str, bytes, Mapping)) else [None]
+        return all(hasattr(item, "__index__") and -(2**53) < int(item) < 2**53 for item in items)
+    return True
 
 
 def _short(value: Any) -> str:

@@ -222,7 +222,8 @@ def read_metrics(folder: Path) -> dict[str, Any]:
             isinstance(table, dict) and all(isinstance(value, (int, float)) for value in table.values())
             for table in tables
         )
-        sound = sound and all(name in METRICS for table in tables for name in table)
+        sound = sound and all(key in METRICS for table in tables for key in table)
+        sound = sound and ("after" not in part or part["before"].keys() <= part["after"].keys())
     if not sound or not isinstance(temperature, (int, float, type(None))):
         raise damage(folder / "metrics.json", "method, temperature or a split's metrics are missing or of a wrong type")
     return metrics

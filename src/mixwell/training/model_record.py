@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mixwell.metrics.tasks import REGRESSION
-from mixwell.training.models import PROBLEM_TYPES, length_limit, odd_weight
+from mixwell.training.models import PROBLEM_TYPES, length_limit, odd_weight, tokenizer_fault
 from mixwell.utils.errors import RunError
 from mixwell.utils.records import damage
 
@@ -72,6 +72,8 @@ def check_model(folder: Path, record: Mapping[str, Any], model: Any, tokenizer: 
         fault = f"its max_length {record['max_length']} is more than the {limit} tokens that the model takes"
     if fault is not None:
         raise damage(folder / "mixwell.json", fault, _BACK)
+    if (wrong := tokenizer_fault(tokenizer, model)) is not None:
+        raise RunError(f"{folder}: {wrong}; {_BACK}")
     if (odd := odd_weight(model)) is not None:
         raise RunError(f"{folder}: the weight {odd} has values that are not finite; {_BACK}")
 

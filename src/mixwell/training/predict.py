@@ -17,7 +17,7 @@ from mixwell.training.models import check_folder, load_errors, lost_weights
 from mixwell.training.trainer_errors import quiet_libraries
 from mixwell.utils.errors import OptionError, RunError
 from mixwell.utils.files import home
-from mixwell.utils.records import read_json
+from mixwell.utils.records import read_json, reading
 
 MODEL_FORMAT = "mixwell model 1"
 
@@ -173,6 +173,8 @@ class Classifier:
             model.to(device or "cpu")
         except (RuntimeError, AssertionError, NotImplementedError) as error:
             raise OptionError(f"device {device!r}: {str(error).splitlines()[0]}; use cpu, or leave it out") from error
+        with reading(folder, "bring the folder back as it was, or train anew"):
+            made.predict("a", "a" if made.pairs else None)  # shows that tokenizer, model and record go together
         return made
 
     def predict(
