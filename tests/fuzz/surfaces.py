@@ -149,11 +149,13 @@ def options(draw: random.Random, material: Material) -> None:
 
 def method_options(draw: random.Random, material: Material) -> None:
     """Options of methods, as texts and as values."""
-    from mixwell.methods import build, method_class, methods
+    from mixwell.methods import build, load_all, method_class
     from mixwell.utils.options import typed_options
 
-    name = draw.choice([*methods(), "amplfy"])
-    known = [field.name for field in dataclasses.fields(method_class(name)) if field.init]
+    name = draw.choice([*load_all(), "amplfy"])
+    known = [
+        field.name for field in dataclasses.fields(method_class(name)) if field.init
+    ]  # a wrong name is refused here
     chosen = [draw.choice([*known, "samples", "alhpa"]) for _ in range(draw.choice([1, 2]))]
     if draw.random() < 0.5:
         texts = [f"{key}{draw.choice(['=', '=', ''])}{draw.choice(ODD)}" for key in chosen]
@@ -339,11 +341,11 @@ def batch(draw: random.Random, material: Material) -> None:
 
     import mixwell
     import zoo
-    from mixwell.methods import methods
+    from mixwell.methods import load_all
     from mixwell.utils.errors import MixwellError
 
     kind = draw.choice(["bert", "roberta", "distilbert", "gpt2", "pooled"])
-    name = draw.choice(list(methods()))
+    name = draw.choice(list(load_all()))
     rows = draw.choice([1, 2, 3, 6])
     plain = zoo.tiny(kind)
     values = zoo.batch(kind, rows=rows, seed=draw.randrange(99))
