@@ -4,7 +4,9 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --quiet -c constraints.txt
 
-.PHONY: demo test docs lint format browsers coverage wheel clean
+CASES ?= 20000
+
+.PHONY: demo test fuzz docs lint format browsers coverage wheel clean
 
 # Separate stamps: a demo needs no test tools.
 $(VENV)/.demo: pyproject.toml constraints.txt
@@ -40,6 +42,10 @@ test: $(VENV)/.test lint
 # The site, in build/site: open build/site/index.html.
 docs: $(VENV)/.docs
 	$(BIN)/python tools/build_docs.py
+
+# Odd files, options, folders and batches; CASES=N and SEED=N for others than the usual ones.
+fuzz: $(VENV)/.test
+	HF_HUB_OFFLINE=1 $(BIN)/python tests/fuzz/fuzzer.py --cases $(CASES) --seed $(or $(SEED),1)
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .

@@ -75,13 +75,19 @@ def train(data: Any, *, quiet: bool = False, **settings: Any) -> Run:
         return train(TrainSettings(str(path), **settings), quiet=quiet)
 
 
-def resume(path: str | Path, *, quiet: bool = False) -> Run:
+def resume(path: str | Path, *, quiet: bool = False, trust_remote_code: bool = False) -> Run:
     """Continue a run from its newest complete checkpoint; on CPU the weights end up the same, bit for bit.
+
+    Args:
+        path: the run folder.
+        quiet: report nothing.
+        trust_remote_code: run code that comes with the model, if the run was begun so.
 
     Raises:
         RunError: there is no run, its data changed, or another process is at it.
     """
-    return _as_run(training.resume(path, quiet=quiet, illustrate=illustrate))
+    done = training.resume(path, quiet=quiet, illustrate=illustrate, trust_remote_code=trust_remote_code)
+    return _as_run(done)
 
 
 def compare(

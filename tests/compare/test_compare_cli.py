@@ -173,3 +173,35 @@ def test_the_same_command_twice_at_once(place: Path, tmp_path: Path) -> None:  #
     assert len({each["process"] for each in log if each["event"] == "command"}) == 2
     # Both come to the same conclusion from the same records.
     assert printed[0][0] == printed[1][0]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('drop_leaks = "no"', "drop_leaks must be true or false, got 'no'"),
+        ('sample_seed = "a"', "sample_seed must be a whole number"),
+        ("sample_seed = 1.5", "sample_seed must be a whole number"),
+        ("sample_seed = -1", "sample_seed must be a whole number of at least 0"),
+        ("split_seed = true", "split_seed must be a whole number"),
+        ("split_seed = -1", "split_seed must be a whole number of at least 0"),
+        ("text = 1", "text must be a text or nothing, got 1"),
+        ("label = []", "label must be a text or nothing, got []"),
+        ("validation = [0.1]", "validation must be a text or a number or nothing"),
+        ("task = false", "task must be a text or nothing, got False"),
+        ('references = "no"', "references must be true or false, got 'no'"),
+        ('max_train = "10"', "max_train must be a whole number or nothing, got '10'"),
+        ('settings.freeze_words = "no"', "setting freeze_words must be true or false or nothing, got 'no'"),
+        ("settings.arguments = 3", "setting arguments must be of type dict, got 3"),
+        ("settings.learning_rate = 123456789012345678901234567890", "setting learning_rate is too large"),
+    ],
+)
+def test_every_key_of_a_grid_has_a_type(
+    place: Path,  # noqa: F811
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    line: str,
+    message: str,
+) -> None:
+    (tmp_path / "grid.toml").write_text(f'methods = ["amplify"]\n{line}\n')
+    assert main(["compare", str(place / "films.csv"), "--grid", str(tmp_path / "grid.toml"), "--workers", "0"]) == 2
+    assert message in capsys.readouterr().err

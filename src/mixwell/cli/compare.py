@@ -102,6 +102,7 @@ def command(
     from mixwell.compare import run
     from mixwell.report.terminal import show_comparison, write_comparison
     from mixwell.utils.errors import OptionError
+    from mixwell.utils.signals import telling
 
     if values["budget"] is not None and not values["race"]:
         raise OptionError("--budget goes with --race, which adds seeds until the budget ends; add --race")
@@ -117,18 +118,19 @@ def command(
     workers, quiet = values["workers"], values["quiet"]
     place = (values["engine"], workers, values["threads"])
     run.check_engine(*place, cluster)  # now: planning may take a while
-    done = api.run_grid(
-        grid,
-        values["output"],
-        engine=lambda: run.make_engine(*place, values["cache_dir"], cluster),
-        view=run.make_view(max(workers or 1, 1), quiet),
-        retry_failed=values["retry_failed"],
-        new_data=values["new_data"],
-        level=values["level"],
-        equal_within=values["equal_within"],
-        budget=budget,
-        command=shlex.join(["mixwell", *context.obj]) if context.obj else None,
-    )
+    with telling("what is finished is kept, and the same command does the rest"):
+        done = api.run_grid(
+            grid,
+            values["output"],
+            engine=lambda: run.make_engine(*place, values["cache_dir"], cluster),
+            view=run.make_view(max(workers or 1, 1), quiet),
+            retry_failed=values["retry_failed"],
+            new_data=values["new_data"],
+            level=values["level"],
+            equal_within=values["equal_within"],
+            budget=budget,
+            command=shlex.join(["mixwell", *context.obj]) if context.obj else None,
+        )
     show_comparison(done, write_comparison(done))
     run.check_failures(done)
 

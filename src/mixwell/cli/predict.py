@@ -42,6 +42,10 @@ def command(
         str | None,
         typer.Option(help="A file of texts of other kinds: print how well the scores of --ood tell them apart."),
     ] = None,
+    raw_csv: Annotated[
+        bool,
+        typer.Option("--raw-csv", help="In CSV, leave texts as they are that a spreadsheet runs as formulas."),
+    ] = False,
     batch_size: Annotated[int, typer.Option(min=1, help="Rows at once.")] = 64,
     device: Annotated[
         str | None, typer.Option(help="Such as cpu or cuda:1. Default: a GPU where there is one.")
@@ -68,7 +72,7 @@ def command(
     batches = classifier.records(
         opened, **how, keep_columns=not only_predictions, threshold=None if point is None else point.threshold
     )
-    rows = write_predictions(tally.watch(batches), chosen, output, sys.stdout)
+    rows = write_predictions(tally.watch(batches), chosen, output, sys.stdout, raw_csv=raw_csv)
     if output:
         print(f"{rows} predictions in {output}", file=sys.stderr)
     if point is not None:

@@ -27,6 +27,9 @@ def command(
         float, typer.Option(help="Points of the main metric that count as no difference, in a comparison.")
     ] = 1.0,
     title: Annotated[str, typer.Option(help="Of the page.")] = "Comparison",
+    raw_csv: Annotated[
+        bool, typer.Option("--raw-csv", help="In CSV, leave texts as they are that a spreadsheet runs as formulas.")
+    ] = False,
     texts: Annotated[bool, typer.Option(help="Show the texts of the most confident mistakes in the page.")] = True,
 ) -> None:  # fmt: skip
     """Make a page about a comparison or a run, or print its table, from what the folder holds."""
@@ -51,7 +54,7 @@ def command(
         from mixwell.compare.summary import read_summary
 
         summary = read_summary(Records(folder), level, equal_within)
-        text = export.export(summary, chosen, title=title, texts=texts, place=place)
+        text = export.export(summary, chosen, title=title, texts=texts, place=place, raw_csv=raw_csv)
     if output is None and chosen == "html":
         output = str(Path(folder) / "report.html")
     if output is None:

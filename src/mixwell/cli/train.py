@@ -20,7 +20,7 @@ _SETTINGS = [field.name for field in dataclasses.fields(TrainSettings) if field.
     option("option", list[str] | None, "An option of the method, as name=value.", MODEL, metavar="NAME=VALUE"),
     option("set_", list[str] | None, "A field of TrainingArguments, as name=value.", TRAINING, "--set",
            metavar="NAME=VALUE"),
-    option("resume", str | None, "Continue a stopped run; takes no other options.", RUN, metavar="RUN"),
+    option("resume", str | None, "Continue a stopped run; takes no options that change it.", RUN, metavar="RUN"),
     option("quiet", bool, "Print only the result.", RUN, "--quiet", "-q", default=False),
 )  # fmt: skip
 def command(
@@ -41,10 +41,11 @@ def command(
     from mixwell.utils.errors import OptionError
 
     if values["resume"] is not None:
-        more = given(context) - {"resume", "quiet"}
+        more = given(context) - {"resume", "quiet", "trust_remote_code"}
         if more:
             raise OptionError(f"--resume takes the settings of the run: leave {sorted(more)[0]!r} out")
-        show_run(api.resume(values["resume"], quiet=values["quiet"]))
+        allowed = values["trust_remote_code"]  # typed now: what run.json says does not count
+        show_run(api.resume(values["resume"], quiet=values["quiet"], trust_remote_code=allowed))
         return
     if data is None:
         raise OptionError("name the data: a file, a folder or a hub id")

@@ -22,8 +22,7 @@ A grid file has the options of `mixwell compare` under their names, with lists w
     overtrain = true
     tests = { news = "news.csv" }         # further test sets, by name
     ood = "other.csv"                     # texts of another kind
-    # and as in `mixwell train`: text, text_pair, label, task, validation, test, split_seed, drop_leaks, sample_seed,
-    # trust_remote_code
+    # and as in `mixwell train`: text, text_pair, label, task, validation, test, split_seed, drop_leaks, sample_seed
 
     [settings]                            # of training; a list of values: one comparison each, all combinations
     epochs = 5
@@ -32,8 +31,9 @@ A grid file has the options of `mixwell compare` under their names, with lists w
     [settings.arguments]                  # fields of TrainingArguments, one value each
     max_grad_norm = 0.5
 
-Options on the command line win over the file. `none`, `none` with label smoothing, and what needs no fine-tuning (a
-probe on the frozen model, TF-IDF) are always among the methods; `references = false` leaves the last two out.
+Options on the command line win over the file, and code that comes with a model runs by --trust-remote-code alone.
+`none`, `none` with label smoothing, and what needs no fine-tuning (a probe on the frozen model, TF-IDF) are always
+among the methods; `references = false` leaves the last two out.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from mixwell.compare.conditions import Conditions, TestFile
 from mixwell.compare.spec import BASELINE, REFERENCES, SMOOTHING, Candidate, DataSource, Sample, candidate
 from mixwell.training.settings import TrainSettings
 from mixwell.utils.errors import OptionError, nearest
-from mixwell.utils.options import typed_options
+from mixwell.utils.options import check_whole, of_type, typed_options
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -66,6 +66,7 @@ SETTINGS = (
 LOADING = tuple(
     f.name for f in dataclasses.fields(DataSource) if f.name not in ("data", "splits_file", "keep_together")
 )
+MOST_SEEDS = 10_000
 LISTS = ("data", "methods", "fractions", "per_class", "model", "label_noise", "typos", "imbalance")
 
 
@@ -154,12 +155,14 @@ class Grid:
         if isinstance(self.seeds, int) and not isinstance(self.seeds, bool):
             if self.seeds < 1:
                 raise OptionError(f"seeds must be at least 1, got {self.seeds}; 5 are a good number")
+            if self.seeds > MOST_SEEDS:
+                raise OptionError(f"seeds must be at most {MOST_SEEDS:,}; 5 are a good number")
             return list(range(self.seeds))
         if not isinstance(self.seeds, list) or not self.seeds:
             raise OptionError(f"seeds must be a number of at least 1 or a list of seeds, got {self.seeds!r}")
         for seed in self.seeds:
-            if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
-                raise OptionError(f"a seed must be a whole number of at least 0, got {seed!r}")
+            if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**32:
+                raise OptionError(f"a seed must be a whole number of at least 0 and below 2**32, got {seed!r}")
         if len(set(self.seeds)) < len(self.seeds):
             raise OptionError(f"seeds {self.seeds} name one twice")
         return list(self.seeds)
@@ -203,7 +206,7 @@ class Grid:
         values = {name: self.settings.get(name, {} if name == "arguments" else defaults[name]) for name in SETTINGS}
         hints = typing.get_type_hints(TrainSettings)
         choices = [
-            [_typed(name, one, hints[name]) for one in (value if isinstance(value, list) else [value])]
+            [of_type(one, hints[name], f"setting {name}") for one in (value if isinstance(value, list) else [value])]
             for name, value in values.items()
         ]
         if not all(choices):
@@ -213,18 +216,6 @@ class Grid:
         for settings in combinations:
             TrainSettings(data="", method=BASELINE, **settings).check()
         return combinations
-
-
-def _typed(name: str, value: Any, hint: Any) -> Any:
-    """Check the type of a setting."""
-    kinds = typing.get_args(hint) if typing.get_origin(hint) not in (None, dict) else (hint,)
-    kinds = tuple(typing.get_origin(kind) or kind for kind in kinds)
-    if isinstance(value, int) and not isinstance(value, bool) and float in kinds and int not in kinds:
-        return float(value)
-    if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
-        what = " or ".join("nothing" if kind is type(None) else kind.__name__ for kind in kinds)
-        raise OptionError(f"setting {name} must be of type {what}, got {value!r}")
-    return value
 
 
 # --- methods as texts and tables --------------------------------------------------------------------------------------
@@ -284,7 +275,7 @@ def read_grid(path: str | Path) -> dict[str, Any]:
             values = tomllib.load(stream)
     except OSError as error:
         raise OptionError(f"grid {path}: {error.strerror or error}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise OptionError(f"grid {path}: not a TOML file ({error})") from error
     known = [f.name for f in dataclasses.fields(Grid) if f.name != "loading"]
     for name in values:
@@ -294,6 +285,11 @@ def read_grid(path: str | Path) -> dict[str, Any]:
         raise OptionError(f"grid {path}: the grid is empty; it needs at least data and methods")
     if not isinstance(values.get("settings", {}), dict):
         raise OptionError(f"grid {path}: settings must be a table ([settings])")
+    if values.pop("trust_remote_code", False) is not False:
+        raise OptionError(
+            f"grid {path}: trust_remote_code cannot be allowed by a file; if you trust the code that comes with the "
+            f"model, add --trust-remote-code to the command"
+        )
     return values
 
 
@@ -314,10 +310,19 @@ def make_grid(file: Mapping[str, Any], given: Mapping[str, Any]) -> Grid:
             raise OptionError(f"{name} must be texts, got {values[name]!r}")
     if "model" in values and not values["model"]:
         raise OptionError("the grid is empty: it names no model")
-    if not isinstance(values.get("references", True), bool):
-        raise OptionError(f"references must be true or false, got {values['references']!r}")
+    _check_types(values)
     loading = {name: values.pop(name) for name in LOADING if name in values}
     return Grid(**values, loading=loading)
+
+
+def _check_types(values: Mapping[str, Any]) -> None:
+    """Raise `OptionError` for a value of a wrong type: by the field of `TrainSettings`, or of `Grid` if it has one."""
+    hints = {**typing.get_type_hints(TrainSettings), **typing.get_type_hints(Grid)}
+    for name, value in values.items():
+        if name not in (*LISTS, "seeds", "settings"):  # those have checks of their own
+            of_type(value, hints[name], name)
+        if name in ("sample_seed", "split_seed") and value is not None:
+            check_whole(value, name, 0)
 
 
 def numbers(text: str | None, kind: type, what: str) -> list[Any] | None:

@@ -25,16 +25,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from mixwell.compare.contents import CorruptRecord, check_contents
 from mixwell.compare.spec import FORMAT, CellSpec, canonical
 from mixwell.utils.errors import RunError
 from mixwell.utils.files import atomic_folder, write_json
 from mixwell.utils.records import read_json
 
 FOLDER_FORMAT = "mixwell compare 1"
-
-
-class CorruptRecord(Exception):
-    """A record is damaged; the text says how."""
 
 
 @dataclass(frozen=True)
@@ -136,8 +133,14 @@ class Records:
     def log(self, event: str, **values: Any) -> None:
         """Add a line to the log; several processes may write to it."""
         line = json.dumps({"time": round(time.time(), 3), "process": os.getpid(), "event": event, **values})
+        self._check_there()
         with open(self.path / "log.jsonl", "a", encoding="utf-8") as stream:
             stream.write(line + "\n")
+
+    def _check_there(self) -> None:
+        """Raise `RunError` if somebody removed the folder while the comparison was at it."""
+        if not (self.path / "compare.json").is_file():
+            raise RunError(f"{self.path}: the folder was removed or moved during the comparison; start it again")
 
     def commands(self) -> list[str]:
         """The command lines that worked on the folder, each once, from its log."""
@@ -154,13 +157,13 @@ class Records:
     def _logged(self, event: str, name: str) -> Iterator[dict[str, Any]]:
         """The lines of an event in the log that have a value of that name."""
         try:
-            with open(self.path / "log.jsonl", encoding="utf-8") as stream:
+            with open(self.path / "log.jsonl", encoding="utf-8", errors="replace") as stream:
                 for line in stream:
-                    with contextlib.suppress(ValueError):  # a line cut short by a kill
+                    with contextlib.suppress(ValueError, RecursionError):  # a line cut short by a kill
                         values = json.loads(line)
                         if isinstance(values, dict) and values.get("event") == event and name in values:
                             yield values
-        except FileNotFoundError:
+        except OSError:
             return
 
     # --- finished cells ---
@@ -209,10 +212,7 @@ class Records:
         if result.pop("checksum", None) != _checksum(result):
             raise CorruptRecord("result.json was changed or damaged")
         record = Record(spec, result, folder)
-        if keep_outputs:
-            record.outputs()
-        else:
-            _read_outputs(folder, result)
+        check_contents(spec, result, record.outputs() if keep_outputs else _read_outputs(folder, result))
         return record
 
     def write(self, spec: CellSpec, result: CellResult) -> Record:
@@ -222,6 +222,7 @@ class Records:
         data = save({name: _contiguous(array) for name, array in result.outputs.items()})
         values = {"format": FORMAT, **result.result, "outputs_sha256": hashlib.sha256(data).hexdigest()}
         values = json.loads(json.dumps(values))  # as it will be read, for the checksum
+        self._check_there()
         self.tidy(spec.key)
         with atomic_folder(self.cells / spec.key) as folder:
             write_json(folder / "spec.json", spec.to_dict())
@@ -254,8 +255,8 @@ class Records:
         try:
             values = _read_json(self._failure_path(key))
             spec = CellSpec.from_dict(values["spec"])
-            return Failure(spec, values["reason"], values.get("detail", ""), int(values["attempts"]))
-        except (FileNotFoundError, CorruptRecord, KeyError, TypeError, ValueError):
+            return Failure(spec, str(values["reason"]), str(values.get("detail", "")), int(values["attempts"]))
+        except (FileNotFoundError, CorruptRecord, KeyError, TypeError, ValueError, AttributeError):
             return None  # a lost failure only means that the cell is tried again
 
     def failures(self) -> Iterator[Failure]:
@@ -267,6 +268,7 @@ class Records:
 
     def write_failure(self, spec: CellSpec, reason: str, detail: str) -> Failure:
         """Record a failure; the caller holds the cell's lock."""
+        self._check_there()
         before = self.failure(spec.key)
         failure = Failure(spec, reason, detail, 1 + (before.attempts if before else 0))
         values = {"spec": spec.to_dict(), "reason": reason, "detail": detail, "attempts": failure.attempts}
@@ -284,7 +286,9 @@ def _read_json(path: Path) -> dict[str, Any]:
         if path.parent.name == "failed":
             raise
         raise CorruptRecord(f"{path.name} is missing") from error
-    except ValueError as error:
+    except OSError as error:
+        raise CorruptRecord(f"{path.name} cannot be read ({error.strerror or error})") from error
+    except (ValueError, RecursionError) as error:
         raise CorruptRecord(f"{path.name} is damaged ({error})") from error
     if not isinstance(values, dict):
         raise CorruptRecord(f"{path.name} is damaged (no object)")
@@ -300,7 +304,7 @@ def _read_outputs(folder: Path, result: dict[str, Any]) -> dict[str, Any]:
         if hashlib.sha256(data).hexdigest() != result.get("outputs_sha256"):
             raise CorruptRecord("outputs.safetensors was changed or damaged")
         return dict(load(data))
-    except (FileNotFoundError, SafetensorError) as error:
+    except (OSError, ValueError, KeyError, SafetensorError) as error:
         raise CorruptRecord(f"outputs.safetensors cannot be read ({error})") from error
 
 

@@ -19,6 +19,7 @@ from mixwell.compare.conditions import Conditions
 from mixwell.training.settings import BEFORE, TrainSettings
 from mixwell.utils.errors import OptionError
 from mixwell.utils.files import home
+from mixwell.utils.options import check_fields
 
 if TYPE_CHECKING:
     from mixwell.data import TextData
@@ -258,11 +259,14 @@ class CellSpec:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> CellSpec:
-        """The cell of `to_dict`; raises KeyError or TypeError for anything else."""
+        """The cell of `to_dict`; raises KeyError, TypeError or OptionError for anything else."""
         rest = {key: value for key, value in values.items() if key != "format"}
         rest |= {"source": DataSource(**rest["source"]), "sample": Sample(**rest["sample"])}
         rest["conditions"] = Conditions.from_dict(rest.get("conditions"))
-        return cls(**rest)
+        cell = cls(**rest)
+        for part in (cell.source, cell.sample, cell):
+            check_fields(part)
+        return cell
 
     @property
     def title(self) -> str:

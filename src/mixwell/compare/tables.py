@@ -16,6 +16,7 @@ from mixwell.compare.stats.judge import Difference
 from mixwell.compare.stats.learned import GUESSING
 from mixwell.compare.stats.verdicts import PRIMARY
 from mixwell.compare.summary import TEMPERATURE, Column, Group, Summary
+from mixwell.utils.cells import harmless
 from mixwell.utils.console import fit_table
 from mixwell.utils.titles import method_title
 
@@ -200,8 +201,13 @@ _FIELDS = (
 )  # fmt: skip
 
 
-def to_csv(summary: Summary) -> str:
-    """CSV: a line for each comparison, method and metric, all metrics included."""
+def to_csv(summary: Summary, *, raw: bool = False) -> str:
+    """CSV: a line for each comparison, method and metric, all metrics included.
+
+    Args:
+        summary: of the records.
+        raw: leave texts as they are, also those that a spreadsheet would run as formulas.
+    """
     stream = io.StringIO()
     writer = csv.DictWriter(stream, _FIELDS, lineterminator="\n")
     writer.writeheader()
@@ -227,7 +233,8 @@ def to_csv(summary: Summary) -> str:
                         "correlation": d.correlation, "note": d.note,
                         "verdict": d.verdict if group.judges(metric) else None,
                     }  # fmt: skip
-            writer.writerow({name: _blank(value) for name, value in values.items()})
+            cells = {name: _blank(value) for name, value in values.items()}
+            writer.writerow(cells if raw else {name: harmless(value) for name, value in cells.items()})
     return stream.getvalue()
 
 

@@ -129,6 +129,17 @@ def check_task(method: Method, points: Points, model: nn.Module) -> None:
         )
 
 
+def check_no_prompt(method: Method, model: nn.Module) -> None:
+    """Raise if an adapter puts tokens of its own before the text, for methods that deal with tokens one by one."""
+    configs = getattr(model, "peft_config", None)
+    for name, config in configs.items() if isinstance(configs, dict) else ():
+        if getattr(config, "is_prompt_learning", False):
+            raise UnsupportedModelError(
+                f"method {method.name!r} reads the tokens of a text one by one, and the adapter {name!r} (prompt "
+                f"tuning) puts tokens of its own before them; use another method, or LoRA"
+            )
+
+
 def adapters(model: nn.Module) -> list[str]:
     """Return the names of the PEFT adapters in a model; PEFT leaves them on the model it changes."""
     return list(getattr(base_model(model), "peft_config", None) or ())

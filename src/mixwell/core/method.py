@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
@@ -35,6 +35,7 @@ def option(default: Any, help: str) -> Any:
 
 T = TypeVar("T", bound="Method")
 _LATER: dict[str, Any] = {"prob": 1.0, "problem": None}  # options that came after the first records, and their defaults
+MOST = 100_000  # of whole numbers such as `samples`: a step would take minutes, or all memory
 
 
 @dataclass
@@ -101,7 +102,12 @@ class Method:
         self.choice("stacks", ("all", "encoder"))
         self.choice("problem", (None, *PROBLEMS))
         if self.class_weights is not None:
-            self.class_weights = [float(w) for w in self.class_weights]
+            try:
+                self.class_weights = [float(w) for w in self.class_weights]
+            except (TypeError, ValueError, OverflowError) as error:
+                raise OptionError(f"class_weights must be finite numbers, got {self.class_weights!r:.80}") from error
+            if not all(map(math.isfinite, self.class_weights)):
+                raise OptionError(f"class_weights must be finite numbers, got {self.class_weights!r:.80}")
             if not self.class_weights or min(self.class_weights) < 0 or max(self.class_weights) <= 0:
                 raise OptionError("class_weights must be at least 0, and one of them above 0")
         if self.loss_fn is not None and (self.label_smoothing or self.class_weights is not None):
@@ -116,12 +122,15 @@ class Method:
             value, kind = getattr(self, field_.name), type(field_.default)
             fits = {
                 bool: isinstance(value, bool),
-                int: isinstance(value, int) and not isinstance(value, bool),
-                float: isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value),
+                int: isinstance(value, int) and not isinstance(value, bool) and abs(value) <= MOST,
+                float: isinstance(value, (int, float)) and not isinstance(value, bool) and -1e300 < value < 1e300,
             }.get(kind, True)
             if not fits:
-                name = {bool: "true or false", int: "a whole number", float: "a finite number"}[kind]
-                raise OptionError(f"{field_.name}={value!r} must be {name} for {self.name}")
+                words = {bool: "true or false", int: f"a whole number of at most {MOST:,}", float: "a finite number"}
+                raise OptionError(f"{field_.name}={_short(value)} must be {words[kind]} for {self.name}")
+
+            if field_.default is None and value is not None and not _fits(value, str(field_.type)):
+                raise OptionError(f"{field_.name}={_short(value)} must be of type {field_.type} for {self.name}")
 
     # --- for methods to fill in ---
 
@@ -267,6 +276,33 @@ class DrawsLam(Method):
     def draw_lam(self, rng: torch.Generator) -> float:
         """Draw lam by the rule `draw`."""
         return draw_lam(self.draw, self.alpha, self.samples, rng)
+
+
+def _fits(value: Any, kind: str) -> bool:
+    """Whether an option that may be left out has a value of the kind that its annotation names."""
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if kind == "int | None":
+        return number and isinstance(value, int) and abs(value) < 2**53
+    if kind == "float | None":
+        return number and -1e300 < value < 1e300
+    if kind.startswith("LossFunction"):
+        return callable(value)
+    if kind == "Sequence[int] | None" and not isinstance(value, int):
+        items: Iterable[Any] = [None]
+        if isinstance(value, Iterable) and not isinstance(value, (str, bytes, Mapping)):
+            items = value
+        return all(hasattr(item, "__index__") and -(2**53) < int(item) < 2**53 for item in items)
+    return True
+
+
+def _short(value: Any) -> str:
+    """A value for a message; numbers of very many digits are cut."""
+    text = (
+        repr(value)
+        if not isinstance(value, int) or abs(value) < 10**30
+        else f"about 1e{value.bit_length() * 0.301:.0f}"
+    )
+    return text if len(text) <= 80 else text[:80] + "..."
 
 
 def pick_layers(layers: Sequence[int] | None, depth: int, default: Sequence[int], what: str) -> list[int]:

@@ -97,6 +97,13 @@ def embedding_gradient(step: Step) -> Tensor:
             if torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind) == torch.float16:
                 loss = loss * 2.0**14  # else most of it underflows; only ratios are used
             (gradient,) = torch.autograd.grad(loss, kept[:1])
+    except (RuntimeError, AssertionError, AttributeError) as error:
+        if isinstance(error, torch.OutOfMemoryError) or not hasattr(step.mixer.model, "unshard"):
+            raise
+        raise UnsupportedModelError(
+            f"method {step.mixer.method.name!r} needs a pass of its own, which this sharded model cannot do "
+            f"({' '.join(str(error).split())[:120]}); use DistributedDataParallel, or another method"
+        ) from error
     finally:
         handle.remove()
     unshard: Any = getattr(step.mixer.model, "unshard", None)

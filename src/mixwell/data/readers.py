@@ -18,7 +18,7 @@ Record = dict[str, Any]
 
 DELIMITERS = {",": "comma", "\t": "tab", ";": "semicolon", "|": "bar"}
 _SAMPLE = 200
-_LONGEST_FIELD = 2**31 - 1  # the largest the csv module takes where a C long has 32 bits
+_LONGEST_FIELD = 1 << 26  # characters; a few bytes of gzip can stand for more than the memory holds
 
 
 class Rows:
@@ -51,6 +51,16 @@ class Rows:
     def head(self) -> list[Record]:
         """The first rows, to recognise the types of columns."""
         return next(self.batches(_SAMPLE), [])
+
+
+def bounded_lines(stream: TextIO, name: object) -> Iterator[str]:
+    """The lines of a text; raises `DataError` for one that is too long to be held in memory several times over."""
+    number = 0
+    while line := stream.readline(_LONGEST_FIELD + 1):
+        number += 1
+        if len(line) > _LONGEST_FIELD:
+            raise DataError(f"{name}: line {number} has more than {_LONGEST_FIELD:,} characters; cut it into rows")
+        yield line
 
 
 def in_batches(records: Iterator[Record], size: int) -> Iterator[list[Record]]:
@@ -114,7 +124,8 @@ class CsvRows(TextFileRows):
     def _reader(self, stream: TextIO, delimiter: str, quoted: bool, strict: bool = True) -> Any:
         quoting = csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
         quotechar = '"' if quoted else None
-        return csv.reader(stream, delimiter=delimiter, quoting=quoting, quotechar=quotechar, strict=strict)  # type: ignore[arg-type]
+        lines = bounded_lines(stream, self.path)
+        return csv.reader(lines, delimiter=delimiter, quoting=quoting, quotechar=quotechar, strict=strict)  # type: ignore[arg-type]
 
     def _find_delimiter(self) -> str:
         order = sorted(DELIMITERS, key=lambda mark: mark != "\t") if _is_tsv(self.path) else list(DELIMITERS)
@@ -204,7 +215,7 @@ class JsonRows(TextFileRows):
         if first == "[":
             yield from self._array(stream)
             return
-        for number, line in enumerate(stream, 1):
+        for number, line in enumerate(bounded_lines(stream, self.path), 1):
             if line.strip():
                 try:
                     record = json.loads(line)
@@ -259,7 +270,7 @@ class LineRows(TextFileRows):
         self.columns = ["text"]
 
     def _records(self, stream: TextIO) -> Iterator[Record]:
-        return ({"text": line.rstrip("\n")} for line in stream)
+        return ({"text": line.rstrip("\n")} for line in bounded_lines(stream, self.path))
 
 
 class ParquetRows(Rows):

@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mixwell.utils.errors import OptionError
-from mixwell.utils.files import atomic_folder, home
+from mixwell.utils.files import atomic_folder, home, sha256_of
 from mixwell.utils.options import check_whole
 
 if TYPE_CHECKING:
     import datasets
 
-_FORMAT = "mixwell tokens 1"
+_FORMAT = "mixwell tokens 2"
+_CHECKSUM = "data.sha256"
 
 
 class _AlreadyWritten(Exception):
@@ -66,7 +67,8 @@ def tokenise(
     _check_lengths(tokenizer, "text_pair" in table.column_names, max_length, batch_size)
     key = hashlib.sha256(f"{_FORMAT}\n{max_length}\n{table_hash(table)}\n{tokenizer_hash(tokenizer)}".encode())
     target = cache_folder(cache_dir) / "tokens" / key.hexdigest()[:32]
-    if (cached := _open(target, table.num_rows)) is not None:
+    schema = _schema(table, tokenizer)
+    if (cached := _open(target, table.num_rows, schema)) is not None:
         if progress is not None:
             progress(table.num_rows, table.num_rows)
         return cached
@@ -75,18 +77,19 @@ def tokenise(
         try:
             with atomic_folder(target) as folder:
                 _write(folder / "data.arrow", table, tokenizer, max_length, batch_size, progress)
-                if _open(target, table.num_rows) is not None:
+                (folder / _CHECKSUM).write_text(sha256_of(folder / "data.arrow") + "\n", encoding="ascii")
+                if _open(target, table.num_rows, schema) is not None:
                     raise _AlreadyWritten
         except _AlreadyWritten:
             pass
         except OSError as error:
             # Losing the race for the rename looks like this too; then the winner's file is there.
-            if _open(target, table.num_rows) is None:
+            if _open(target, table.num_rows, schema) is None:
                 raise OptionError(
                     f"cache folder {target.parent}: {error.strerror or error}; name another with cache_dir or "
                     "MIXWELL_CACHE"
                 ) from error
-        if (written := _open(target, table.num_rows)) is not None:
+        if (written := _open(target, table.num_rows, schema)) is not None:
             return written
     raise OptionError(f"cache folder {target.parent}: {target.name} cannot be read back; name another with cache_dir")
 
@@ -100,19 +103,33 @@ def _check_lengths(tokenizer: Any, pairs: bool, max_length: int, batch_size: int
     check_whole(batch_size, "batch_size", 1)
 
 
-def _open(folder: Path, rows: int) -> datasets.Dataset | None:
-    """The dataset in a cache entry, or None when it is missing or damaged."""
+def _open(folder: Path, rows: int, schema: Any) -> datasets.Dataset | None:
+    """The dataset in a cache entry, or None when it is missing, damaged, changed or of another schema."""
     import datasets
     import pyarrow as pa
 
     path = folder / "data.arrow"
-    if not path.is_file():
-        return None
     try:
+        if (folder / _CHECKSUM).read_text(encoding="ascii").strip() != sha256_of(path):
+            return None
         dataset = datasets.Dataset.from_file(str(path))
     except (OSError, ValueError, pa.ArrowException):
         return None
-    return dataset if len(dataset) == rows else None
+    return dataset if len(dataset) == rows and dataset.data.schema.equals(schema) else None
+
+
+def _schema(table: Any, tokenizer: Any) -> Any:
+    """The columns of a cache entry and their types."""
+    import pyarrow as pa
+
+    fields = [("input_ids", pa.list_(pa.int32())), ("attention_mask", pa.list_(pa.int8()))]
+    if "token_type_ids" in tokenizer.model_input_names:
+        fields.append(("token_type_ids", pa.list_(pa.int8())))
+    if "label" in table.column_names:
+        kind = table.schema.field("label").type
+        # A model's outputs are float32, and its loss wants targets of the same type.
+        fields.append(("labels", pa.float32() if pa.types.is_floating(kind) else kind))
+    return pa.schema(fields)
 
 
 def _write(
@@ -127,14 +144,7 @@ def _write(
 
     pairs = "text_pair" in table.column_names
     labelled = "label" in table.column_names
-    fields = [("input_ids", pa.list_(pa.int32())), ("attention_mask", pa.list_(pa.int8()))]
-    if "token_type_ids" in tokenizer.model_input_names:
-        fields.append(("token_type_ids", pa.list_(pa.int8())))
-    if labelled:
-        kind = table.schema.field("label").type
-        # A model's outputs are float32, and its loss wants targets of the same type.
-        fields.append(("labels", pa.float32() if pa.types.is_floating(kind) else kind))
-    schema = pa.schema(fields)
+    schema = _schema(table, tokenizer)
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, schema) as writer:
         for start in range(0, table.num_rows, batch_size):
             part = table.slice(start, batch_size)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from mixwell.core.checks import check_no_prompt
 from mixwell.core.draw import Plan
 from mixwell.core.method import Method, option, pick_layers
 from mixwell.core.passes import attention_weights
@@ -39,6 +40,7 @@ def relevance(attention: Tensor, mask: Tensor, head: int | None) -> Tensor:
     """
     weights = attention.mean(1) if head is None else attention[:, head]
     queries = mask.to(weights.dtype)
+    weights = weights.masked_fill(~mask.unsqueeze(-1), 0.0)  # of padding they may be NaN
     received = torch.einsum("bq,bqk->bk", queries, weights) / queries.sum(1, keepdim=True).clamp(min=1)
     return received * queries
 
@@ -64,6 +66,7 @@ class AttentionMix(Method):
 
     def verify(self, mixer: Mixer) -> None:
         """See the weights once, and that the head exists."""
+        check_no_prompt(self, mixer.model)
         mixer.check_masked_embeddings()
         probe = Step(mixer, mixer.points.inputs.copy())
         heads = attention_weights(probe, self.block).shape[1]
@@ -87,7 +90,8 @@ class AttentionMix(Method):
         ratio = torch.where(both > 0, own / both.clamp(min=torch.finfo(both.dtype).tiny), torch.ones_like(own))
         alone = plan.permutation == torch.arange(step.size, device=step.device)
         ratio = torch.where(alone.unsqueeze(1), torch.ones_like(ratio), ratio)
-        weight = (ratio * real).sum(1) / real.sum(1)
+        weight = (ratio * real).sum(1) / real.sum(1).clamp(min=1)
+        alone = alone | ~real.any(1)  # rows of padding only: there is nothing to mix
         weight = torch.where(alone, torch.ones_like(weight), weight)
         plan = dataclasses.replace(plan, token_weights=ratio, label_weight=weight, point_weights=weight.unsqueeze(0))
         step.attend_partner(plan)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from mixwell.core.checks import check_no_prompt
 from mixwell.core.draw import Plan
 from mixwell.core.filling import last_real, one_separator
 from mixwell.core.method import Method, option
@@ -59,6 +60,7 @@ class SSMix(Method):
 
     def verify(self, mixer: Mixer) -> None:
         """Without CLS and SEP around a text, the special ids must be named."""
+        check_no_prompt(self, mixer.model)
         if self.special_ids is None and any(p.causal for p in mixer.points.get("embeddings")):
             raise OptionError(
                 f"{type(mixer.model).__name__} puts no fixed tokens around a text; pass special_ids= (the ids of bos, "

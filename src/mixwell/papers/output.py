@@ -11,6 +11,7 @@ from mixwell.papers.protocols import get
 from mixwell.papers.run_file import FIGURE, PACKED, read_run
 from mixwell.report.compare import page
 from mixwell.utils.files import write_json, write_text
+from mixwell.utils.records import reading
 
 PAGE = "report.html"
 
@@ -24,8 +25,9 @@ def write(folder: str | Path, level: float = 0.95) -> dict[str, Any]:
     path = Path(folder)
     if read_run(path)["records"] == FIGURE:
         return figures.draw(path)
-    measured = results.read(path)
-    table = tables.build(measured, level)
+    with reading(path, "bring it back as it was, or run it again"):
+        measured = results.read(path)
+        table = tables.build(measured, level)
     write_json(path / "table.json", table)
     experiment = get(table["experiment"])
     if experiment.curve is not None and measured.runs:

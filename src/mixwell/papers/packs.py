@@ -23,6 +23,7 @@ from mixwell.papers.results import Results, read
 from mixwell.papers.run_file import FIGURE, PACKED, anonymous, model_name, read_run
 from mixwell.utils.errors import RunError
 from mixwell.utils.files import atomic_path, make_folder, write_json, write_text
+from mixwell.utils.records import reading
 
 
 def pack(folder: str | Path, target: str | Path, *, add: bool = False) -> Path:
@@ -44,10 +45,11 @@ def pack(folder: str | Path, target: str | Path, *, add: bool = False) -> Path:
         if add:
             raise RunError(f"--add: {source} is a figure, which has no parts; leave --add out")
         return figures.pack(source, path)
-    before, results = read(path) if add else None, read(source)
-    pages = dict(before.run_json.get("pages", {})) if before else {}
-    added = [(name, page, (source / name).read_text(encoding="utf-8")) for name, page in _pages(source, results)]
-    results = replace(results, run_json=_without_paths(results))
+    with reading(source, "bring it back as it was, or run it again"):
+        before, results = read(path) if add else None, read(source)
+        pages = dict(before.run_json.get("pages", {})) if before else {}
+        added = [(name, page, (source / name).read_text(encoding="utf-8")) for name, page in _pages(source, results)]
+        results = replace(results, run_json=_without_paths(results))
     write_pack(joined(before, results, str(path)) if before else results, make_folder(path))
     output.write(path)
     for name, page, text in added:

@@ -218,7 +218,7 @@ def _packed_runs(path: Path, run: Mapping[str, Any]) -> list[MeasuredRun]:
                 outputs = Outputs(labels, arrays[f"{key}/predicted"], arrays[f"{key}/log_p"], classes)
                 runs.append(MeasuredRun(**place, identity=line["identity"], result=line["result"], outputs=outputs))
         changed = [measured for measured in runs if not _sound(measured)]
-    except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
+    except (OSError, SafetensorError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
         raise RunError(f"{path}: the pack is damaged ({type(error).__name__}: {error}); {back}") from error
     if changed:
         raise RunError(f"{path}: {changed[0].title} does not belong to its record; the pack was changed; {back}")
@@ -230,6 +230,12 @@ def _packed_runs(path: Path, run: Mapping[str, Any]) -> list[MeasuredRun]:
 
 def _sound(run: MeasuredRun) -> bool:
     """Whether a run's name is that of what it was trained on, and its metrics are those of its outputs."""
+    found, rows = run.outputs, len(run.outputs.labels)
+    shaped = found.labels.shape == found.predicted.shape == (rows,) and found.log_p.shape == (2, rows) and rows > 0
+    if not shaped or max(int(found.labels.max()), int(found.predicted.max())) >= found.classes:
+        return False
+    if not np.isfinite(found.log_p).all() or found.log_p.max() > 0:
+        return False
     named = hashlib.sha256(canonical(run.identity).encode()).hexdigest()[:40] == run.key
     right = float((run.outputs.predicted == run.outputs.labels).mean())
     loss = -float(run.outputs.log_p[0].astype(np.float64).mean())

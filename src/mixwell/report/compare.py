@@ -69,7 +69,13 @@ def choose_format(format: str | None, output: str | None) -> str:
 
 
 def export(
-    summary: Summary, format: str, *, title: str = "Comparison", texts: bool = True, place: Path | None = None
+    summary: Summary,
+    format: str,
+    *,
+    title: str = "Comparison",
+    texts: bool = True,
+    place: Path | None = None,
+    raw_csv: bool = False,
 ) -> str:
     """The summary as a text of one of the `FORMATS`.
 
@@ -79,7 +85,10 @@ def export(
         title: of the page.
         texts: show texts of test rows in the page.
         place: the folder that the page is written to, for its links; None for that of the records.
+        raw_csv: leave texts in CSV as they are, also those that a spreadsheet would run as formulas.
     """
+    if format == "csv":
+        return tables.to_csv(summary, raw=raw_csv)
     return page(summary, title=title, texts=texts, place=place) if format == "html" else tables.export(summary, format)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,10 @@ from mixwell.training.run_folder import RunFolder
 from mixwell.training.settings import TrainSettings
 from mixwell.utils.errors import MixwellError
 from mixwell.utils.files import write_text
+from mixwell.utils.records import reading
 
 TEMPLATE = "run.html.j2"
+_FOLDERS = re.compile(r"(?<![\w.:/])/(?:[^\s/'\",;:]+/)+")  # of a whole path
 
 
 def page(folder: Path, *, texts: bool = True, place: Path | None = None) -> str:
@@ -35,8 +38,9 @@ def page(folder: Path, *, texts: bool = True, place: Path | None = None) -> str:
         RunError: it is no finished run.
     """
     record, metrics = RunFolder(folder).read_record(), read_metrics(folder)
-    shown, why = _texts(record, headline(metrics)) if texts else (None, "the page was made without texts")
-    return render(TEMPLATE, **prepare(folder, record, metrics, shown, why, place))
+    with reading(folder, "bring the run folder back as it was"):
+        shown, why = _texts(record, headline(metrics)) if texts else (None, "the page was made without texts")
+        return render(TEMPLATE, **prepare(folder, record, metrics, shown, why, place))
 
 
 def illustrate(folder: Path, record: dict[str, Any], metrics: dict[str, Any], texts: list[str] | None) -> None:
@@ -88,6 +92,16 @@ def prepare(
         for key, value in part["before"].items()
     ]
     settings = {**record["settings"], "max_length": record["model"]["max_length"]}
+    for key in (
+        "data",
+        "model",
+        "output",
+        "validation",
+        "test",
+        "cache_dir",
+    ):  # pages are passed on: no folders of ours
+        if isinstance(settings.get(key), str) and Path(settings[key]).is_absolute():
+            settings[key] = Path(settings[key]).name
     return {
         "title": f"{Path(str(record['data']['source'])).name}: {name}",
         "sentences": _sentences(record, metrics),
@@ -102,7 +116,7 @@ def prepare(
         "why_no_texts": why if texts is None else "",
         "settings": [(key.replace("_", " "), str(value)) for key, value in settings.items() if value is not None],
         "options": [(key, str(value)) for key, value in metrics["method"]["options"].items() if value is not None],
-        "notes": list(record["notes"]),
+        "notes": [_FOLDERS.sub("", note) for note in record["notes"]],
         "facts": _facts(folder, record),
         "comparisons": links.comparisons_beside(folder, str(record["data"]["source"]), place),
         "meanings": {METRICS[key].title: meaning for key, meaning in _meanings(part["before"]).items()},
@@ -214,7 +228,7 @@ def _texts(record: dict[str, Any], split: str | None) -> tuple[list[str] | None,
     try:
         data = TrainSettings.from_dict(record["settings"]).load_data()
     except (MixwellError, OSError) as error:
-        return None, f"the data cannot be read any more ({error})"
+        return None, f"the data cannot be read any more ({type(error).__name__})"
     if data.fingerprint != record["data"]["fingerprint"]:
         return None, "the data changed since the run"
     return (texts_of(table_of(data, split)) if split else []), ""

@@ -122,8 +122,10 @@ def training_arguments(
     try:
         arguments = TrainingArguments(**values)
         _try_optimiser(arguments)
-    except (ValueError, TypeError, ImportError) as error:
-        raise OptionError(f"Trainer refuses these settings: {' '.join(str(error).split())}") from error
+    except Exception as error:  # a file that is none, a word where a table belongs: libraries raise anything
+        why = " ".join(str(error).split()) or type(error).__name__
+        words = "".join(f" --set {name}={value}" for name, value in settings.arguments.items())
+        raise OptionError(f"Trainer refuses these settings{words and f' ({words.strip()})'}: {why}") from error
     if arguments.world_size != processes():
         raise OptionError(
             f"{processes()} processes were started but Trainer sees {arguments.world_size}; start them with torchrun "

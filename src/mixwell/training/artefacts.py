@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,7 @@ from mixwell.training.run_folder import RunFolder
 from mixwell.utils.environment import git_commit, processes, versions
 from mixwell.utils.errors import RunError
 from mixwell.utils.files import atomic_folder, atomic_path, home, write_json, write_text
-from mixwell.utils.records import read_json, writing
+from mixwell.utils.records import damage, read_json, writing
 
 if TYPE_CHECKING:
     from mixwell.training.learn import Outcome
@@ -210,7 +211,26 @@ def read_metrics(folder: Path) -> dict[str, Any]:
     """
     if not (folder / "metrics.json").is_file():
         raise RunError(f"{folder}: not a finished run (no metrics.json)")
-    return read_json(folder / "metrics.json", METRICS_FORMAT, "a finished run")
+    metrics = read_json(folder / "metrics.json", METRICS_FORMAT, "a finished run")
+    kinds = {"task": str, "method": dict, "best_epoch": int, "best_metric": str, "epochs": int, "history": list}
+    for name, kind in kinds.items():
+        if not isinstance(metrics.get(name), kind):
+            raise damage(folder / "metrics.json", f"no {name!r} of the right type")
+    temperature, method = metrics.get("temperature", ""), metrics["method"]
+    sound = isinstance(method.get("method"), str) and isinstance(method.get("options"), dict)
+    for name in MEASURED:
+        part = metrics.get(name, {"rows": 0, "before": {}})
+        sound = sound and isinstance(part, dict) and isinstance(part.get("rows"), int)
+        tables = [part.get("before"), part.get("after", {})] if sound else []
+        sound = sound and all(
+            isinstance(table, dict) and all(isinstance(value, (int, float)) for value in table.values())
+            for table in tables
+        )
+        sound = sound and all(key in METRICS for table in tables for key in table)
+        sound = sound and ("after" not in part or part["before"].keys() <= part["after"].keys())
+    if not sound or not isinstance(temperature, (int, float, type(None))):
+        raise damage(folder / "metrics.json", "method, temperature or a split's metrics are missing or of a wrong type")
+    return metrics
 
 
 def _numbers(metrics: dict[str, Any], shown: str) -> list[str]:
@@ -248,10 +268,11 @@ def card(record: dict[str, Any], metrics: dict[str, Any]) -> str:
         "tags: [mixwell, mixup, calibration]",
         "---",
         "",
-        f"# {Path(data['source']).name}: {model['name'].rstrip('/').split('/')[-1]} with {title_of(method['method'])}",
+        f"# {_plain(Path(data['source']).name)}: {_plain(model['name'].rstrip('/').split('/')[-1])} with "
+        f"{title_of(method['method'])}",
         "",
         f"Trained with mixwell {record['versions']['mixwell']} from "
-        f"`{Path(model['name']).name}` ({model['parameters'] / 1e6:.0f} million parameters) by "
+        f"{_plain(Path(model['name']).name)} ({model['parameters'] / 1e6:.0f} million parameters) by "
         f"{title_of(method['method'])}{f' ({options})' if options else ''}.",
         "",
         "## Numbers",
@@ -270,6 +291,11 @@ def card(record: dict[str, Any], metrics: dict[str, Any]) -> str:
             f"that all who load this folder get calibrated probabilities.",
         ]
     return "\n".join([*lines, *_use(model["class"]), *_limits(record)])
+
+
+def _plain(text: str) -> str:
+    """A name for Markdown: on one line, and without what would be markup or HTML in it."""
+    return re.sub(r"([\\`*_{}\[\]<>()#+!|~&$])", r"\\\1", " ".join(text.split()))
 
 
 def _use(kind: str) -> list[str]:
@@ -297,7 +323,7 @@ def _limits(record: dict[str, Any]) -> list[str]:
         f"- Texts longer than {record['model']['max_length']} tokens were cut.",
     ]
     if data["labels"]:
-        names = ", ".join(data["labels"][:20]) + (" ..." if len(data["labels"]) > 20 else "")
+        names = ", ".join(map(_plain, data["labels"][:20])) + (" ..." if len(data["labels"]) > 20 else "")
         lines.append(f"- Labels: {names}. The model always chooses among these, also for texts of other kinds.")
     if any(data["leaks"].values()):
         lines.append(f"- Texts also in training: {json.dumps(data['leaks'])}; the numbers may be too good.")

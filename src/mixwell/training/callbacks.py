@@ -17,7 +17,7 @@ from mixwell.metrics.measure import measure
 from mixwell.training.checkpoints import prune, write_manifest
 from mixwell.training.predict import logits
 from mixwell.utils.console import Reporter
-from mixwell.utils.errors import RunError
+from mixwell.utils.errors import DivergedError
 from mixwell.utils.signals import Interrupted, StopSignal
 
 
@@ -158,10 +158,10 @@ class WatchTraining(TrainerCallback):
 
 
 def _check_finite(logs: dict[str, Any], step: int, learning_rate: float) -> None:
-    """Raise `RunError` for a loss that is no number."""
+    """Raise `DivergedError` for a loss that is no number."""
     for name, what in (("loss", "loss"), ("eval_loss", "validation loss")):
         if name in logs and not math.isfinite(logs[name]):
-            raise RunError(
+            raise DivergedError(
                 f"training diverged: the {what} is {logs[name]} at step {step}; lower the learning rate (now "
                 f"{learning_rate:g}), or look for odd values in the data"
             )

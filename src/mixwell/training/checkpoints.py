@@ -7,7 +7,6 @@ the size and SHA-256 of every file is put beside them, by a rename, when all are
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import shutil
 from collections.abc import Iterator
@@ -15,7 +14,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from mixwell.utils.errors import RunError
-from mixwell.utils.files import write_json
+from mixwell.utils.files import sha256_of, write_json
+from mixwell.utils.records import reading
 
 MANIFEST = "mixwell-manifest.json"
 
@@ -57,7 +57,7 @@ def write_manifest(checkpoint: Path) -> None:
     # Trainer's settings, pickled; nothing reads them.
     (checkpoint / "training_args.bin").unlink(missing_ok=True)
     files = {
-        str(path.relative_to(checkpoint)): [path.stat().st_size, _sha256(path)]
+        str(path.relative_to(checkpoint)): [path.stat().st_size, sha256_of(path)]
         for path in sorted(checkpoint.rglob("*"))
         if path.is_file() and path.name != MANIFEST
     }
@@ -74,7 +74,7 @@ def checkpoint_fault(checkpoint: Path) -> str | None:
                 return f"{name} is missing"
             if path.stat().st_size != size:
                 return f"{name} has {path.stat().st_size} bytes, expected {size}"
-            if _sha256(path) != digest:
+            if sha256_of(path) != digest:
                 return f"{name} was changed or damaged"
     except FileNotFoundError:
         return "it was still being written"
@@ -109,8 +109,16 @@ def prune(folder: Path, keep: int = 2) -> None:
 
 
 def read_state(checkpoint: Path) -> dict[str, Any]:
-    """The state that Trainer left in a checkpoint."""
-    return cast(dict[str, Any], json.loads((checkpoint / STATE).read_text(encoding="utf-8")))
+    """The state that Trainer left in a checkpoint; raises `RunError` if that is not what Trainer writes."""
+    with reading(checkpoint, "remove that checkpoint and resume from the one before"):
+        state = json.loads((checkpoint / STATE).read_text(encoding="utf-8"))
+        for name in ("global_step", "max_steps"):
+            state[name] + 0
+        [entry["step"] + 0 for entry in state["log_history"]]
+        int(state.get("best_global_step") or 0)
+        round(state.get("epoch") or 0, 6)
+        dict(state.get("stateful_callbacks") or {})
+        return cast(dict[str, Any], state)
 
 
 def training_over(state: dict[str, Any], stop_after: int | None = None) -> bool:
@@ -165,11 +173,3 @@ def load_weights(model: Any, checkpoint: Path) -> None:
         raise RunError(
             f"{checkpoint}: not the weights of this model ({what}); remove the folder and resume from an earlier one"
         )
-
-
-def _sha256(path: Path) -> str:
-    total = hashlib.sha256()
-    with open(path, "rb") as stream:
-        while block := stream.read(1 << 20):
-            total.update(block)
-    return total.hexdigest()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 from collections.abc import Callable
@@ -67,11 +68,15 @@ def _train_fold(
     Without a number of epochs it ends when the others' loss has not fallen for some.
     A fold takes a minute or so and writes nothing until it is over: one that was stopped is trained again.
     """
+    from safetensors import SafetensorError
     from safetensors.numpy import load_file, save_file
 
     numbers, about = place.with_suffix(".safetensors"), place.with_suffix(".json")
-    if about.is_file():  # written last
-        return FitResult(**json.loads(about.read_text(encoding="utf-8"))), load_file(str(numbers))["logits"]
+    if about.is_file():  # written last; one that was damaged is trained again
+        with contextlib.suppress(OSError, ValueError, TypeError, KeyError, SafetensorError):
+            fitted, kept_logits = FitResult(**json.loads(about.read_text(encoding="utf-8"))), load_file(str(numbers))
+            if kept_logits["logits"].shape[1:] == (len(out), base.classes):
+                return fitted, kept_logits["logits"]
     base.start(kept)
     rows = ready.rows["train"]
     logits: list[Any] = []

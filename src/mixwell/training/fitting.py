@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from transformers import DataCollatorWithPadding, EarlyStoppingCallback, PrinterCallback, Trainer, set_seed
 
 from mixwell.core.mixer import Mixer
@@ -26,8 +27,8 @@ from mixwell.training.pair_loss import pair_loss_beside
 from mixwell.training.settings import TrainSettings
 from mixwell.training.trainer_errors import quiet_libraries, refusals
 from mixwell.utils.console import Reporter
-from mixwell.utils.errors import OptionError
-from mixwell.utils.records import writing
+from mixwell.utils.errors import MixwellError, OptionError
+from mixwell.utils.records import damage, writing
 from mixwell.utils.signals import StopSignal
 
 
@@ -188,6 +189,12 @@ class _Training:
                     native_names(model),
                 ):
                     trainer.train(resume_from_checkpoint=None if self.start is None else str(self.start))
+            except (MixwellError, torch.OutOfMemoryError, MemoryError):
+                raise
+            except Exception as error:
+                if self.start is None or self.timing:  # after a first step the checkpoint has shown that it works
+                    raise
+                raise damage(self.start, error, "remove that checkpoint and resume from the one before") from error
             finally:
                 self.reporter.end()
             state = dataclasses.asdict(trainer.state)

@@ -67,10 +67,11 @@ class LoadedModel:
 
 
 def load_errors() -> tuple[type[Exception], ...]:
-    """What `from_pretrained` raises for files that are missing, damaged or do not go together."""
-    from huggingface_hub.errors import StrictDataclassError
+    """What `from_pretrained` raises for files that are missing, damaged or do not go together.
 
-    return (OSError, ValueError, KeyError, ImportError, RuntimeError, TypeError, AttributeError, StrictDataclassError)
+    That is anything: the tokenizers library raises bare exceptions for a tokenizer.json of another version.
+    """
+    return (Exception,)
 
 
 def resolve(name: str) -> str:
@@ -109,6 +110,7 @@ def check_folder(path: Path) -> None:
     if not (path / "config.json").is_file():
         hint = "; did you mean its subfolder model?" if (path / "model" / "config.json").is_file() else ""
         raise OptionError(f"model {path}: no config.json in this folder{hint}")
+    _check_config(path / "config.json")
     weights = sorted(path.glob("*.safetensors"))
     if not weights:
         if any(path.glob("pytorch_model*.bin")):
@@ -128,6 +130,19 @@ def check_folder(path: Path) -> None:
         missing = sorted(named - {file.name for file in weights})
         if missing:
             raise OptionError(f"model {path}: {missing[0]} is missing, and the index names it; download it again")
+
+
+def _check_config(file: Path) -> None:
+    """Raise `OptionError` for a config that is no table, or with numbers that would fill the memory."""
+    try:
+        config = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise OptionError(f"model {file}: not a config ({_first_line(error)}); download it again") from error
+    if not isinstance(config, dict):
+        raise OptionError(f"model {file}: not a config (no table); download it again")
+    for name, value in config.items():
+        if isinstance(value, int) and abs(value) > 10**12:
+            raise OptionError(f"model {file}: {name} is too large; download it again")
 
 
 def check_safetensors(file: Path) -> None:
@@ -189,7 +204,7 @@ def load(
     new_head = bool(lost_weights(model, loading, head=True)) or (pooled and saved.model_type != heads.MODEL_TYPE)
     if not new_head:
         notes.append(f"{name} already has a head of this size: training starts from it")
-    _give_padding(tokenizer, model, name, notes)
+    _ready_tokenizer(tokenizer, model, name, notes)
     return LoadedModel(
         name=name,
         source=source,
@@ -240,6 +255,8 @@ def _check_loaded(name: str, model: Any, loading: dict[str, Any], tokenizer: Any
             f"{f' (so are {len(lacking) - 1} more)' if lacking[1:] else ''}; put the right config.json and "
             f"model.safetensors together"
         )
+    if (odd := odd_weight(model)) is not None:
+        raise OptionError(f"model {name}: the weight {odd} has values that are not finite; copy or download it again")
     if len(tokenizer) - len(set(tokenizer.all_special_tokens)) < 2:
         raise OptionError(
             f"model {name}: its tokenizer knows no words; put the files of the tokenizer (tokenizer.json, vocab.txt or "
@@ -282,11 +299,14 @@ def load_for(name: str, task: str | None = None, *, trust_remote_code: bool = Fa
             texts = type(config) in modeling_auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING
             default = "image" if images and not texts else "sequence"
             task = next((each for each, (ending, _) in HEADS.items() if saved.endswith(ending)), default)
-        return getattr(transformers, HEADS[task][1]).from_pretrained(
+        model = getattr(transformers, HEADS[task][1]).from_pretrained(
             source, trust_remote_code=trust_remote_code, use_safetensors=True
         )
     except load_errors() as error:
         raise OptionError(_load_message(name, source, error)) from error
+    if (odd := odd_weight(model)) is not None:
+        raise OptionError(f"model {name}: the weight {odd} has values that are not finite; copy or download it again")
+    return model
 
 
 def lost_weights(model: Any, loading: Mapping[str, Any], *, head: bool = False) -> list[str]:
@@ -304,9 +324,38 @@ def lost_weights(model: Any, loading: Mapping[str, Any], *, head: bool = False) 
     return sorted(names)
 
 
+def tokenizer_fault(tokenizer: Any, model: Any) -> str | None:
+    """What keeps a tokenizer from feeding a model, found by trying it; None where it works."""
+    try:
+        batch = tokenizer.pad([tokenizer("a", truncation=True, max_length=8), tokenizer("a b")], return_tensors="pt")
+        words, ids = model.get_input_embeddings(), tokenizer.get_vocab().values()
+        if not batch["input_ids"].numel():
+            return "its tokenizer makes no tokens of a text"
+        if words is not None and max(ids, default=0) >= words.weight.shape[0]:
+            return f"its tokenizer has the token number {max(ids)} but the model only {words.weight.shape[0]} tokens"
+    except Exception as error:  # of the tokenizer's own code, over files that do not go together
+        return f"its tokenizer does not work ({_first_line(error)})"
+    return None
+
+
+def odd_weight(model: Any) -> str | None:
+    """The name of a weight with values that are not finite, or None."""
+    import torch
+
+    odd = (name for name, value in model.named_parameters() if not bool(torch.isfinite(value).all()))
+    return next(odd, None)
+
+
 def length_limit(model: Any, tokenizer: Any) -> int:
     """The most tokens a model takes, by its position embeddings and its tokenizer."""
-    limit = int(min(getattr(tokenizer, "model_max_length", 10**9) or 10**9, 10**9))
+    stated = getattr(tokenizer, "model_max_length", None)
+    stated = 10**9 if stated is None else stated
+    if not isinstance(stated, (int, float)) or isinstance(stated, bool) or not stated >= 1:
+        raise OptionError(
+            f"model {getattr(tokenizer, 'name_or_path', '')}: model_max_length in tokenizer_config.json must be a "
+            f"whole number of at least 1, got {stated!r}"
+        )
+    limit = int(min(stated, 10**9))
     for name, module in model.named_modules():
         if name.endswith("position_embeddings") and hasattr(module, "num_embeddings"):
             # RoBERTa counts positions from its padding index on.
@@ -316,8 +365,8 @@ def length_limit(model: Any, tokenizer: Any) -> int:
     return min(limit, stated) if isinstance(stated, int) and stated > 0 else limit
 
 
-def _give_padding(tokenizer: Any, model: Any, name: str, notes: list[str]) -> None:
-    """Let a model without a padding token (GPT-2, Llama) use its end token for that."""
+def _ready_tokenizer(tokenizer: Any, model: Any, name: str, notes: list[str]) -> None:
+    """Let a model without a padding token (GPT-2, Llama) use its end token for that; raise if it does not work."""
     if tokenizer.pad_token is None:
         if tokenizer.eos_token is None:
             raise OptionError(f"model {name}: its tokenizer has neither a padding nor an end token; set pad_token")
@@ -325,6 +374,8 @@ def _give_padding(tokenizer: Any, model: Any, name: str, notes: list[str]) -> No
         notes.append(f"{name} has no padding token: {tokenizer.eos_token!r} is used")
     if getattr(model.config, "pad_token_id", None) is None:
         model.config.pad_token_id = tokenizer.pad_token_id
+    if (fault := tokenizer_fault(tokenizer, model)) is not None:
+        raise OptionError(f"model {name}: {fault}; put the files of its own tokenizer beside the weights")
 
 
 def _load_message(name: str, source: str, error: Exception) -> str:

@@ -16,11 +16,12 @@ from mixwell.metrics.scores import sigmoid, softmax
 from mixwell.metrics.tasks import MULTI, SINGLE
 from mixwell.metrics.thresholds import Point, confidences, energy
 from mixwell.training.abstain import threshold_for
+from mixwell.training.model_record import check_logits, check_model, check_model_record
 from mixwell.training.models import check_folder, load_errors, lost_weights
 from mixwell.training.trainer_errors import quiet_libraries
 from mixwell.utils.errors import OptionError, RunError
 from mixwell.utils.files import atomic_folder, home, write_json, write_text
-from mixwell.utils.records import read_json
+from mixwell.utils.records import read_json, reading
 
 MODEL_FORMAT = "mixwell model 1"
 
@@ -175,6 +176,7 @@ class Classifier:
 
         folder = model_folder(path)
         record = read_json(folder / "mixwell.json", MODEL_FORMAT, "a run or model folder of mixwell")
+        check_model_record(folder, record)
         check_folder(folder)
         if record.get("trust_remote_code") and not trust_remote_code:
             raise OptionError(
@@ -193,6 +195,7 @@ class Classifier:
             raise RunError(
                 f"{folder}: the model's weights lack {lost[0]}; bring the folder back as it was, or train anew"
             )
+        check_model(folder, record, model, tokenizer)
         if device is None and torch.accelerator.is_available():
             device = str(torch.accelerator.current_accelerator())
         try:
@@ -203,6 +206,8 @@ class Classifier:
             raise OptionError(f"device {device!r}: {str(error).splitlines()[0]}; use cpu, or leave it out") from error
         if (folder / "README.md").is_file():
             made.card = (folder / "README.md").read_text(encoding="utf-8")
+        with reading(folder, "bring the folder back as it was, or train anew"):
+            made.predict("a", "a" if made.pairs else None)  # shows that tokenizer, model and record go together
         return made
 
     def save(self, path: str | os.PathLike[str], **files: Any) -> Path:
@@ -265,7 +270,8 @@ class Classifier:
         return logits(self.model, self.tokenizer, rows, batch_size=batch_size)
 
     def decide(self, found: NDArray[np.float32]) -> Predictions:
-        """Turn logits (N, C) into labels and calibrated probabilities."""
+        """Turn logits (N, C) into labels and calibrated probabilities; raises `RunError` if one is not finite."""
+        check_logits(found, 1 if self.task == "regression" else len(self.labels))
         if self.task == "regression":
             return Predictions([float(value) for value in found[:, 0]], None, found.astype(np.float64))
         scaled = found.astype(np.float64) / self.divisor

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import csv
+import functools
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
 from mixwell.metrics.thresholds import auroc
+from mixwell.utils.cells import harmless
 from mixwell.utils.errors import DataError, OptionError
 from mixwell.utils.files import atomic_path, home
 
@@ -42,7 +44,14 @@ def choose_format(format: str | None, output: str | None) -> str:
     return chosen
 
 
-def write_predictions(batches: Iterable[list[dict[str, Any]]], format: str, output: str | None, stream: TextIO) -> int:
+def write_predictions(
+    batches: Iterable[list[dict[str, Any]]],
+    format: str,
+    output: str | None,
+    stream: TextIO,
+    *,
+    raw_csv: bool = False,
+) -> int:
     """Write predictions as they come; a file appears when it is whole.
 
     Args:
@@ -50,11 +59,14 @@ def write_predictions(batches: Iterable[list[dict[str, Any]]], format: str, outp
         format: one of `FORMATS`.
         output: the file, or None for `stream`.
         stream: where to write without a file.
+        raw_csv: write texts to CSV as they are, also those that a spreadsheet would run as formulas.
 
     Returns:
         The number of rows.
     """
-    writer = {"csv": _write_csv, "jsonl": _write_jsonl, "table": _write_table}.get(format)
+    writers: dict[str, Callable[..., int]] = {"jsonl": _write_jsonl, "table": _write_table}
+    writers["csv"] = functools.partial(_write_csv, raw=raw_csv)
+    writer = writers.get(format)
     if output is None:
         assert writer is not None
         return writer(batches, stream)
@@ -83,15 +95,15 @@ def _flat(record: dict[str, Any]) -> dict[str, Any]:
     return _whole({**plain, **{f"p_{name}": value for name, value in chances.items()}})
 
 
-def _write_csv(batches: Iterable[list[dict[str, Any]]], stream: TextIO) -> int:
-    writer, count = None, 0
+def _write_csv(batches: Iterable[list[dict[str, Any]]], stream: TextIO, *, raw: bool) -> int:
+    writer, names, count = csv.writer(stream, lineterminator="\n"), list[str](), 0
+    cell = (lambda value: value) if raw else harmless
     for batch in batches:
         for record in map(_flat, batch):
-            if writer is None:
-                # A later row of JSON lines may have other columns than the first.
-                writer = csv.DictWriter(stream, list(record), lineterminator="\n", extrasaction="ignore")
-                writer.writeheader()
-            writer.writerow(record)
+            if not names:  # a later row of JSON lines may have other columns than the first
+                names = list(record)
+                writer.writerow(map(cell, names))
+            writer.writerow([cell(record.get(name, "")) for name in names])
         count += len(batch)
     return count
 

@@ -145,7 +145,7 @@ def has_pairs(data: TextData) -> bool:
 
 
 def _check_same(settings: TrainSettings, folder: RunFolder, record: dict[str, Any], found: TextData) -> None:
-    if record["data"]["fingerprint"] != found.fingerprint:
+    if record["data"].get("fingerprint") != found.fingerprint:
         raise RunError(f"{settings.data}: the data changed since the run {folder.path} began; bring the old data back")
     if record["processes"] != processes():
         raise RunError(

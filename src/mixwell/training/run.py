@@ -23,7 +23,9 @@ from mixwell.training.settings import TrainSettings
 from mixwell.training.trainer_errors import quiet_libraries
 from mixwell.utils.console import make_reporter
 from mixwell.utils.environment import rank, versions
-from mixwell.utils.errors import OptionError, RunError
+from mixwell.utils.errors import DivergedError, OptionError, RunError
+from mixwell.utils.options import check_fields
+from mixwell.utils.records import damage
 from mixwell.utils.signals import stoppable
 
 
@@ -57,15 +59,39 @@ def train(settings: TrainSettings, *, quiet: bool = False, illustrate: Illustrat
     return _run(settings, RunFolder(settings.run_folder()), None, quiet, illustrate)
 
 
-def resume(path: str | Path, *, quiet: bool = False, illustrate: Illustrate | None = None) -> RunResult:
+def resume(
+    path: str | Path, *, quiet: bool = False, illustrate: Illustrate | None = None, trust_remote_code: bool = False
+) -> RunResult:
     """Continue a run from its newest complete checkpoint; on CPU the weights end up the same, bit for bit.
+
+    Args:
+        path: the run folder.
+        quiet: report nothing.
+        illustrate: see `train`.
+        trust_remote_code: run code that comes with the model; the folder's word is not enough for that.
 
     Raises:
         RunError: there is no run, its data changed, or another process is at it.
+        OptionError: the run needs code that comes with its model, and nobody allowed it now.
     """
     folder = RunFolder(path)
     record = folder.read_record()
-    return _run(TrainSettings.from_dict(record["settings"]), folder, record, quiet, illustrate)
+    try:
+        settings = TrainSettings.from_dict(record["settings"])
+        check_fields(settings)
+    except (TypeError, OptionError) as error:
+        raise damage(folder.path / "run.json", error) from error
+    if folder.diverged:
+        raise RunError(
+            f"{folder.path}: {record['diverged']}; start it again as you began it, with a lower --learning-rate "
+            f"(this folder is kept aside)"
+        )
+    if settings.trust_remote_code is not False and not trust_remote_code and not folder.finished:
+        raise OptionError(
+            f"{folder.path}: the run was begun with --trust-remote-code and would run code that comes with its model "
+            f"{settings.model}; if you trust that, add --trust-remote-code"
+        )
+    return _run(settings, folder, record, quiet, illustrate)
 
 
 def _run(
@@ -107,6 +133,10 @@ def _run(
                 if first and new:
                     folder.discard()  # so that the same command works once the option is put right
                 raise
+            except DivergedError as error:
+                if first:
+                    folder.write_record({**record, "diverged": str(error)})
+                raise DivergedError(f"{error}; the same command with another rate starts anew") from error
             except (torch.OutOfMemoryError, MemoryError) as error:
                 raise RunError(
                     f"out of memory with batches of {ready.settings.batch_size} rows of at most {ready.length} tokens; "
@@ -114,6 +144,7 @@ def _run(
                 ) from error
             if not first:
                 return RunResult(folder.path, {})
+            folder.check_there()
             metrics = write_results(folder, record, ready, outcome, illustrate)
             seconds = time.monotonic() - began
             record["timing"] = {"seconds": seconds, "seconds_per_step": outcome.fitted.seconds_per_step}

@@ -24,7 +24,7 @@ from mixwell.training.checkpoints import remove_checkpoints
 from mixwell.utils.errors import RunError
 from mixwell.utils.files import write_json
 from mixwell.utils.locks import take_lock
-from mixwell.utils.records import read_json
+from mixwell.utils.records import damage, read_json
 
 RUN_FORMAT = "mixwell run 1"
 # Rows that were in memory when the run began, so that it can be resumed and looked at; written before the run begins.
@@ -53,8 +53,24 @@ class RunFolder:
         """Whether the run came to its end."""
         return (self.path / "metrics.json").is_file()
 
+    @property
+    def diverged(self) -> bool:
+        """Whether the run ended in a loss that is no number: a new one may take its place."""
+        if self.finished or not (self.path / "run.json").is_file():
+            return False
+        with contextlib.suppress(RunError):
+            return isinstance(self.read_record().get("diverged"), str)
+        return False
+
+    def _set_aside(self) -> None:
+        """Move a run that diverged to a free name beside its own."""
+        with open(self.path / ".lock", "a+", encoding="utf-8") as handle:
+            _take(handle, self.path)
+            names = (self.path.with_name(f"{self.path.name}.diverged-{number}") for number in itertools.count(1))
+            os.replace(self.path, next(name for name in names if not name.exists()))
+
     def check_new(self) -> None:
-        """Raise `RunError` unless a new run can go here: the folder is missing or empty."""
+        """Raise `RunError` unless a new run can go here: the folder is missing, empty or of a run that diverged."""
         if not self.path.exists():
             return
         if not self.path.is_dir():
@@ -62,6 +78,8 @@ class RunFolder:
         if [entry for entry in os.listdir(self.path) if entry not in (".lock", DATA_FILE)]:
             if self.finished:
                 raise RunError(f"output {self.path} holds a finished run; name another folder with --output")
+            if self.diverged:
+                return  # it is moved aside when the new run begins
             if (self.path / "run.json").is_file():
                 raise RunError(
                     f"output {self.path} holds an unfinished run; continue it with `mixwell train --resume {self.path}`"
@@ -81,6 +99,8 @@ class RunFolder:
         Raises:
             RunError: another process holds it.
         """
+        if new and self.diverged:
+            self._set_aside()
         made = _make(self.path) if new else []
         if not new and not self.path.is_dir():
             raise RunError(f"{self.path}: no such run folder")
@@ -105,7 +125,7 @@ class RunFolder:
         finally:
             _OURS.discard(key)
             handle.close()
-            if made and os.listdir(self.path) in ([], [".lock"]):
+            if made and self.path.is_dir() and os.listdir(self.path) in ([], [".lock"]):
                 file.unlink(missing_ok=True)
                 for folder in made:
                     folder.rmdir()
@@ -128,7 +148,15 @@ class RunFolder:
         record = read_json(self.path / "run.json", RUN_FORMAT, "a run folder")
         if lost := {"settings", "data", "processes", "versions"} - record.keys():
             raise RunError(f"{self.path / 'run.json'}: damaged (no {min(lost)!r})")
+        for name in ("settings", "data", "versions"):
+            if not isinstance(record[name], dict):
+                raise damage(self.path / "run.json", f"{name} is no table")
         return record
+
+    def check_there(self) -> None:
+        """Raise `RunError` if somebody removed the folder while the run was at it; it would come back without parts."""
+        if not (self.path / "run.json").is_file():
+            raise RunError(f"{self.path}: the run folder was removed or moved during the run; train anew")
 
     def discard(self) -> None:
         """Remove what a run that did not begin to train has written; the lock goes with it."""

@@ -14,7 +14,7 @@ from mixwell.training import recipe
 from mixwell.training.arguments import check_arguments
 from mixwell.training.heads import POOLINGS
 from mixwell.utils.errors import OptionError, RunError
-from mixwell.utils.options import check_choice, check_whole
+from mixwell.utils.options import check_choice, check_fields, check_whole
 
 if TYPE_CHECKING:
     from mixwell.data import TextData
@@ -150,8 +150,10 @@ class TrainSettings:
 
     def check(self) -> None:
         """Raise `OptionError` for a value that cannot be used."""
+        check_fields(self, apart=("data",))  # which may be any source of texts
         for name, least in (("epochs", 1), ("batch_size", 1), ("eval_batch_size", 1), ("max_length", 3),
-                            ("patience", 0), ("save_steps", 1), ("seed", 0)):  # fmt: skip
+                            ("patience", 0), ("save_steps", 1), ("seed", 0), ("split_seed", 0),
+                            ("sample_seed", 0)):  # fmt: skip
             if getattr(self, name) is not None:
                 check_whole(getattr(self, name), name, least)
         for name, fits, what in (

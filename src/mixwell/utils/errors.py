@@ -51,6 +51,10 @@ class RunError(MixwellError, RuntimeError):
     """A run folder, checkpoint or record is missing, corrupt, in use or of another version."""
 
 
+class DivergedError(RunError):
+    """Training ended in a loss that is no number; other settings may do better."""
+
+
 def nearest(word: str, candidates: object) -> str:
     """Return ` (did you mean 'x'?)` for the closest candidate, or an empty string.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import json
 import os
 import shutil
@@ -75,6 +76,15 @@ def atomic_path(target: str | os.PathLike[str]) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
+def sha256_of(path: str | os.PathLike[str]) -> str:
+    """The SHA-256 of a file, read in blocks."""
+    total = hashlib.sha256()
+    with open(path, "rb") as stream:
+        while block := stream.read(1 << 20):
+            total.update(block)
+    return total.hexdigest()
+
+
 def write_text(target: str | os.PathLike[str], text: str) -> None:
     """Write `text` to `target` atomically, as UTF-8."""
     write_bytes(target, text.encode("utf-8"))
@@ -109,7 +119,8 @@ def atomic_folder(target: str | os.PathLike[str]) -> Iterator[Path]:
     temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.tmp-", dir=target.parent))
     try:
         yield temporary
-        _share(temporary, 0o777)
+        for path in [temporary, *temporary.rglob("*")]:  # safetensors makes its files private too
+            _share(path, 0o777 if path.is_dir() else 0o666)
         aside = None
         if target.exists():
             aside = Path(tempfile.mkdtemp(prefix=f".{target.name}.old-", dir=target.parent))

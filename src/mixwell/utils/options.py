@@ -28,6 +28,43 @@ def check_choice(value: object, name: str, known: Sequence[str]) -> None:
         raise OptionError(f"{name} must be one of {', '.join(known)}, got {value!r}{nearest(str(value), known)}")
 
 
+def of_type(value: Any, hint: Any, name: str) -> Any:
+    """Return a value that has the type of a dataclass's field, whole numbers turned into floats where it wants those.
+
+    Args:
+        value: from a file or a Python call, so already of some type.
+        hint: the field's type.
+        name: how a message calls it.
+
+    Raises:
+        OptionError: it has another type; texts such as "no" or "1" count as texts, never as what they say.
+    """
+    union = typing.get_origin(hint) in (typing.Union, types.UnionType)
+    kinds = tuple(typing.get_origin(kind) or kind for kind in (typing.get_args(hint) if union else (hint,)))
+    if isinstance(value, int) and not isinstance(value, bool) and float in kinds and int not in kinds:
+        if abs(value) < 2**53:
+            return float(value)
+        raise OptionError(f"{name} is too large, got about 1e{value.bit_length() * 0.301:.0f}")
+    if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+        words = {type(None): "nothing", bool: "true or false", str: "a text", int: "a whole number", float: "a number"}
+        what = " or ".join(words.get(kind, f"of type {getattr(kind, '__name__', kind)}") for kind in kinds)
+        raise OptionError(f"{name} must be {what}, got {value!r}")
+    return value
+
+
+def check_fields(owner: Any, apart: Sequence[str] = ()) -> None:
+    """Raise `OptionError` where a field of a dataclass has a value of another type; whole numbers become floats.
+
+    Args:
+        owner: the dataclass's instance.
+        apart: fields that may hold anything.
+    """
+    hints = typing.get_type_hints(type(owner))
+    for field in dataclasses.fields(owner):
+        if field.name not in apart:
+            object.__setattr__(owner, field.name, of_type(getattr(owner, field.name), hints[field.name], field.name))
+
+
 def typed_options(pairs: list[str], owner: Any, what: str) -> dict[str, Any]:
     """Turn texts `name=value` into values of the types that the fields of a dataclass have.
 

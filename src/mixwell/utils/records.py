@@ -8,7 +8,31 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from mixwell.utils.errors import RunError
+from mixwell.utils.errors import DISK_ERRORS, MixwellError, RunError
+
+
+def damage(path: Path, what: object, advice: str = "bring the file back as it was") -> RunError:
+    """The error for a file of ours that was changed or damaged."""
+    text = " ".join(str(what).split())
+    return RunError(f"{path}: damaged ({text if len(text) <= 200 else text[:200] + '...'}); {advice}")
+
+
+@contextlib.contextmanager
+def reading(folder: Path, advice: str) -> Iterator[None]:
+    """Say of a folder of ours that its files are damaged or do not go together, whatever that leads to inside.
+
+    For what is made of such files alone: no check of each value could know all ways in which they can be wrong.
+    """
+    try:
+        yield
+    except (MixwellError, MemoryError):
+        raise
+    except OSError as error:
+        if error.errno in DISK_ERRORS:
+            raise
+        raise damage(folder, error, advice) from error
+    except Exception as error:
+        raise damage(folder, f"{type(error).__name__}: {error}", advice) from error
 
 
 def read_json(path: Path, format: str, what: str) -> dict[str, Any]:
@@ -17,8 +41,10 @@ def read_json(path: Path, format: str, what: str) -> dict[str, Any]:
         record = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise RunError(f"{path.parent}: not {what} (no {path.name})") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise RunError(f"{path}: damaged ({error})") from error
+    except OSError as error:
+        raise RunError(f"{path}: cannot be read ({error.strerror or error})") from error
     if not isinstance(record, dict) or record.get("format") != format:
         found = record.get("format") if isinstance(record, dict) else None
         raise RunError(f"{path}: expected {format!r}, found {found!r}; it was written by another version of mixwell")

@@ -68,6 +68,30 @@ def _handled_by(handler: Callable[[int, FrameType | None], None]) -> Iterator[No
             signal.signal(number, earlier)
 
 
+class _Ended(BaseException):
+    """A signal came. No Exception: what catches those would take it for a failure of its own."""
+
+
+@contextlib.contextmanager
+def telling(advice: str) -> Iterator[None]:
+    """Let Ctrl-C and SIGTERM end what happens inside, and say how to go on; everything is closed on the way out.
+
+    Args:
+        advice: what to do next.
+    """
+    heard: list[int] = []
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        heard.append(number)
+        raise _Ended
+
+    try:
+        with _handled_by(stop):
+            yield
+    except _Ended:
+        raise Interrupted(f"stopped by {signal.Signals(heard[0]).name}; {advice}", heard[0]) from None
+
+
 def stoppable(path: Path) -> contextlib.AbstractContextManager[None]:
     """Let Ctrl-C and SIGTERM end what happens inside at once, and say how to go on with the run.
 
