@@ -68,7 +68,7 @@ def _check_result(spec: CellSpec, result: Mapping[str, Any]) -> None:
         if not isinstance(part.get("rows"), int) or not all(isinstance(table, dict) for table in tables):
             raise CorruptRecord("result.json has no metrics of a split")
     for row in result["history"]:
-        losses = [row.get(name) for name in ("validation", "test")] if isinstance(row, dict) else [0]
+        losses: list[Any] = [row.get(name) for name in ("validation", "test")] if isinstance(row, dict) else [0]
         if not all(isinstance(part, (dict, type(None))) for part in losses) or not _number(row.get("step", "")):
             raise CorruptRecord("result.json has a damaged history")
         numbers = [row.get("train_loss"), *(value for part in losses for value in (part or {}).values())]

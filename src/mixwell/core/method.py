@@ -265,7 +265,9 @@ def _fits(value: Any, kind: str) -> bool:
     if kind.startswith("LossFunction"):
         return callable(value)
     if kind == "Sequence[int] | None" and not isinstance(value, int):
-        items = value if isinstance(value, Iterable) and not isinstance(value, (str, bytes, Mapping)) else [None]
+        items: Iterable[Any] = (
+            value if isinstance(value, Iterable) and not isinstance(value, (str, bytes, Mapping)) else [None]
+        )
         return all(hasattr(item, "__index__") and -(2**53) < int(item) < 2**53 for item in items)
     return True
 

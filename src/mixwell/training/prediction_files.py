@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import functools
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -63,9 +63,9 @@ def write_predictions(
     Returns:
         The number of rows.
     """
-    writer = {"csv": functools.partial(_write_csv, raw=raw_csv), "jsonl": _write_jsonl, "table": _write_table}.get(
-        format
-    )
+    writers: dict[str, Callable[[Iterable[list[dict[str, Any]]], TextIO], int]]
+    writers = {"csv": functools.partial(_write_csv, raw=raw_csv), "jsonl": _write_jsonl, "table": _write_table}
+    writer = writers.get(format)
     if output is None:
         assert writer is not None
         return writer(batches, stream)
@@ -96,13 +96,13 @@ def _flat(record: dict[str, Any]) -> dict[str, Any]:
 
 def _write_csv(batches: Iterable[list[dict[str, Any]]], stream: TextIO, *, raw: bool) -> int:
     writer, names, count = csv.writer(stream, lineterminator="\n"), list[str](), 0
-    cell = (lambda value: value) if raw else harmless
     for batch in batches:
         for record in map(_flat, batch):
             if not names:  # a later row of JSON lines may have other columns than the first
                 names = list(record)
-                writer.writerow(map(cell, names))
-            writer.writerow([cell(record.get(name, "")) for name in names])
+                writer.writerow(names if raw else map(harmless, names))
+            cells = [record.get(name, "") for name in names]
+            writer.writerow(cells if raw else map(harmless, cells))
         count += len(batch)
     return count
 
