@@ -172,7 +172,7 @@ def test_grid_file(tmp_path: Path) -> None:
         ('data = "x.csv"\nseeds = [1, 1]', "name one twice"),
         ('data = "x.csv"\nfractions = [1.5]', "fractions must lie above 0"),
         ('data = "x.csv"\n[settings]\nepochs = []', "setting 'epochs' has no values"),
-        ('data = "x.csv"\n[settings]\nepochs = "two"', "setting epochs must be of type int"),
+        ('data = "x.csv"\n[settings]\nepochs = "two"', "setting epochs must be a whole number"),
         ('data = "x.csv"\n[settings]\nepoch = 2', "did you mean 'epochs'"),
         ('data = "x.csv"\nmethods = [{alpha = 1.0}]', "a table with a name"),
         ('data = "x.csv"\nmethods = ["amplifi"]', "did you mean 'amplify'"),

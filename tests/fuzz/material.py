@@ -120,8 +120,7 @@ def spoil_file(draw: random.Random, file: Path) -> None:
     elif kind < 0.09:
         file.unlink()
         file.mkdir()
-    elif file.suffix == ".json" and kind < 0.85:
-        value = json.loads(file.read_text(encoding="utf-8"))
+    elif kind < 0.85 and (value := _values(file)) is not None:
         for _ in range(draw.choice([1, 1, 2, 4])):
             value = spoil_value(draw, value)
         file.write_text(json.dumps(value), encoding="utf-8", errors="surrogatepass")
@@ -131,12 +130,25 @@ def spoil_file(draw: random.Random, file: Path) -> None:
         file.write_bytes(spoil_bytes(draw, file.read_bytes()))
 
 
+def _values(file: Path) -> Any:
+    """What a JSON file holds; None if it is another file, or spoiled already."""
+    try:
+        return json.loads(file.read_text(encoding="utf-8")) if file.suffix == ".json" else None
+    except (ValueError, RecursionError):
+        return None
+
+
 def spoil_tensors(draw: random.Random, file: Path) -> None:
     """Change shapes, names, types or values of a file of tensors, which stays one."""
     import numpy as np
+    from safetensors import SafetensorError
     from safetensors.numpy import load_file, save_file
 
-    arrays = dict(load_file(file))
+    try:
+        arrays = dict(load_file(file))
+    except SafetensorError:  # spoiled already
+        file.write_bytes(b"")
+        return
     name = draw.choice(sorted(arrays))
     array, kind = arrays.pop(name).copy(), draw.randrange(5)
     if kind == 0 and array.size and array.dtype.kind == "f":

@@ -374,6 +374,7 @@ def _ready_tokenizer(tokenizer: Any, model: Any, name: str, notes: list[str]) ->
         notes.append(f"{name} has no padding token: {tokenizer.eos_token!r} is used")
     if getattr(model.config, "pad_token_id", None) is None:
         model.config.pad_token_id = tokenizer.pad_token_id
+    length_limit(model, tokenizer)  # first: it names the file and the key of a length that is none
     if (fault := tokenizer_fault(tokenizer, model)) is not None:
         raise OptionError(f"model {name}: {fault}; put the files of its own tokenizer beside the weights")
 
