@@ -288,15 +288,9 @@ def _fits(value: Any, kind: str) -> bool:
     if kind.startswith("LossFunction"):
         return callable(value)
     if kind == "Sequence[int] | None" and not isinstance(value, int):
-<<<<<<< HEAD
         items: Iterable[Any] = [None]
         if isinstance(value, Iterable) and not isinstance(value, (str, bytes, Mapping)):
             items = value
-=======
-        items: Iterable[Any] = (
-            value if isinstance(value, Iterable) and not isinstance(value, (str, bytes, Mapping)) else [None]
-        )
->>>>>>> harden
         return all(hasattr(item, "__index__") and -(2**53) < int(item) < 2**53 for item in items)
     return True
 
