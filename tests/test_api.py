@@ -41,7 +41,7 @@ def test_the_estimator_snippets(encoder: str, tmp_path: Path, monkeypatch: pytes
     shown = run._repr_html_()  # type: ignore[attr-defined]
     assert "<table>" in shown and "accuracy" in shown and "runs/messages" in shown
     shown = comparison._repr_html_()  # type: ignore[attr-defined]
-    assert "manifold" in shown and "<table>" in shown
+    assert "Manifold" in shown and "<table>" in shown
 
 
 def test_the_abstain_snippet(encoder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:

@@ -66,7 +66,7 @@ def run(path: Path, folder: Path) -> str:
 def _console(code: str, folder: Path) -> str:
     """The commands of a block, each with what it prints to standard output."""
     lines = []
-    for command in re.findall(r"^\$ (.*(?:\\\n.*)*)", code, re.MULTILINE):
+    for command in re.findall(r"^\$ ((?:.*\\\n)*.*)", code, re.MULTILINE):
         words = shlex.split(command.replace("\\\n", " "))
         if words[0] != "mixwell":
             raise ValueError(f"a console block runs mixwell only, not {words[0]!r}")
@@ -89,7 +89,7 @@ def words(text: str) -> str:
 
 
 def _commands(block: str) -> str:
-    return "\n".join(re.findall(r"^\$ .*(?:\\\n.*)*", block, re.MULTILINE))
+    return "\n".join(re.findall(r"^\$ (?:.*\\\n)*.*", block, re.MULTILINE))
 
 
 def main() -> None:

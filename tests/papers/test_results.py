@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import shutil
 from pathlib import Path
@@ -22,6 +23,17 @@ def test_there_are_some() -> None:
     assert FOLDERS
 
 
+def same(one: Any, two: Any) -> bool:
+    """Whether two JSON values are equal, numbers within the rounding of seven digits."""
+    if isinstance(one, dict) and isinstance(two, dict):
+        return one.keys() == two.keys() and all(same(value, two[key]) for key, value in one.items())
+    if isinstance(one, list) and isinstance(two, list):
+        return len(one) == len(two) and all(map(same, one, two))
+    if isinstance(one, float) and isinstance(two, float):
+        return math.isclose(one, two, rel_tol=2e-6, abs_tol=1e-12)
+    return bool(one == two)
+
+
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: path.name)
 def test_tables_regenerate_from_the_records(folder: Path, tmp_path: Path) -> None:
     copy = tmp_path / folder.name
@@ -32,7 +44,11 @@ def test_tables_regenerate_from_the_records(folder: Path, tmp_path: Path) -> Non
     output.write(copy)
     assert "table.md" in made
     for name in made:
-        assert (copy / name).read_text() == (folder / name).read_text(), f"{name}: run `mixwell paper table {folder}`"
+        now, then = (copy / name).read_text(), (folder / name).read_text()
+        if name == "table.json":  # seven digits, the last of which another processor may round otherwise
+            assert same(json.loads(now), json.loads(then)), f"{name}: run `mixwell paper table {folder}`"
+        else:
+            assert now == then, f"{name}: run `mixwell paper table {folder}`"
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: path.name)

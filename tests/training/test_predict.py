@@ -161,7 +161,7 @@ def test_a_damaged_model(run: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
     record = json.loads((folder / "mixwell.json").read_text())
     (folder / "mixwell.json").write_text(json.dumps({"format": record["format"]}))
     assert main("predict", folder, "a film") == 2
-    assert "cannot be loaded" in capsys.readouterr().err
+    assert "mixwell.json: damaged" in capsys.readouterr().err
 
 
 def test_pairs(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -33,14 +33,18 @@ def command(
     ] = False,
     abstain: Annotated[
         float | None,
-        typer.Option(help="Answer only when sure enough for this share of right answers, as in 0.9.", metavar="SHARE"),
+        typer.Option(
+            help="Answer only when sure enough for this share of right answers. Default: all.", metavar="SHARE"
+        ),
     ] = None,
     ood: Annotated[
         bool, typer.Option("--ood", help="Add scores that are higher for texts unlike those of training.")
     ] = False,
     out_of_scope: Annotated[
         str | None,
-        typer.Option(help="A file of texts of other kinds: print how well the scores of --ood tell them apart."),
+        typer.Option(
+            help="A file of texts of other kinds: how well do the scores of --ood tell them apart? Default: none."
+        ),
     ] = None,
     raw_csv: Annotated[
         bool,

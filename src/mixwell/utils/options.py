@@ -47,6 +47,7 @@ def of_type(value: Any, hint: Any, name: str) -> Any:
         raise OptionError(f"{name} is too large, got about 1e{value.bit_length() * 0.301:.0f}")
     if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
         words = {type(None): "nothing", bool: "true or false", str: "a text", int: "a whole number", float: "a number"}
+        words |= {list: "a list", dict: "a table of names and values"}
         what = " or ".join(words.get(kind, f"of type {getattr(kind, '__name__', kind)}") for kind in kinds)
         raise OptionError(f"{name} must be {what}, got {value!r}")
     return value
