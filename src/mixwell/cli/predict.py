@@ -33,18 +33,14 @@ def command(
     ] = False,
     abstain: Annotated[
         float | None,
-        typer.Option(
-            help="Answer only when sure enough for this share of right answers. Default: all.", metavar="SHARE"
-        ),
+        typer.Option(help="Answer only when sure, for this share of right answers. Default: always.", metavar="SHARE"),
     ] = None,
     ood: Annotated[
         bool, typer.Option("--ood", help="Add scores that are higher for texts unlike those of training.")
     ] = False,
     out_of_scope: Annotated[
         str | None,
-        typer.Option(
-            help="A file of texts of other kinds: how well do the scores of --ood tell them apart? Default: none."
-        ),
+        typer.Option(help="A file of texts of other kinds: do the scores of --ood tell them apart? Default: none."),
     ] = None,
     raw_csv: Annotated[
         bool,

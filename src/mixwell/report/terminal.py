@@ -57,7 +57,7 @@ def show_run(result: Any) -> None:
     print(f"run folder   {result.folder}\nmodel        {result.folder / 'model'}")
     print(f"page         {result.folder / 'report.html'}")
     about = metrics.get("abstain") or {}
-    if about.get("threshold") is not None:
+    if isinstance(about, dict) and about.get("threshold") is not None:
         print(
             f"threshold    {about['threshold']:.3f}: {about['precision']:.1%} of the answers are right, and "
             f"{about['coverage']:.1%} of the texts get one (mixwell predict --abstain {about['wanted']:g})"

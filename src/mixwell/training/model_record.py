@@ -37,6 +37,7 @@ def check_model_record(folder: Path, record: Mapping[str, Any]) -> None:
         f"max_length must be a whole number of at least 3, got {length!r}": (
             not isinstance(length, int) or isinstance(length, bool) or length < 3
         ),
+        "abstain must be a table": not isinstance(record.get("abstain", {}), (dict, type(None))),
         "columns must name columns by texts": not isinstance(columns, dict)
         or not all(isinstance(x, (str, type(None))) for x in columns.values()),
     }

@@ -205,7 +205,7 @@ class Classifier:
         except (RuntimeError, AssertionError, NotImplementedError) as error:
             raise OptionError(f"device {device!r}: {str(error).splitlines()[0]}; use cpu, or leave it out") from error
         if (folder / "README.md").is_file():
-            made.card = (folder / "README.md").read_text(encoding="utf-8")
+            made.card = (folder / "README.md").read_text(encoding="utf-8", errors="replace")
         with reading(folder, "bring the folder back as it was, or train anew"):
             made.predict("a", "a" if made.pairs else None)  # shows that tokenizer, model and record go together
         return made
