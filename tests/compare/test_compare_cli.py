@@ -191,7 +191,7 @@ def test_the_same_command_twice_at_once(place: Path, tmp_path: Path) -> None:  #
         ('references = "no"', "references must be true or false, got 'no'"),
         ('max_train = "10"', "max_train must be a whole number or nothing, got '10'"),
         ('settings.freeze_words = "no"', "setting freeze_words must be true or false or nothing, got 'no'"),
-        ("settings.arguments = 3", "setting arguments must be of type dict, got 3"),
+        ("settings.arguments = 3", "setting arguments must be a table of names and values, got 3"),
         ("settings.learning_rate = 123456789012345678901234567890", "setting learning_rate is too large"),
     ],
 )
