@@ -35,7 +35,9 @@ def test_help_is_quick_and_loads_nothing_heavy() -> None:
     )
     for words in (["--help"], ["train", "--help"], ["--version"]):
         best = 9.0
-        for _ in range(3):
+        for _ in range(12):  # a neighbour on the same core makes single calls slower, also in processor time
+            if best < 0.5:
+                break
             began = children_seconds()
             done = subprocess.run([sys.executable, "-c", check, *words], capture_output=True, text=True)
             best = min(best, children_seconds() - began)
