@@ -6,7 +6,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --quiet 
 
 CASES ?= 20000
 
-.PHONY: demo test fuzz docs lint format browsers coverage wheel clean
+.PHONY: demo test fuzz kills docs lint format browsers coverage wheel clean
 
 # Separate stamps: a demo needs no test tools.
 $(VENV)/.demo: pyproject.toml constraints.txt
@@ -37,11 +37,15 @@ browsers:
 # Where Chromium or axe-core cannot be installed, those tests are skipped; under CI they fail.
 test: $(VENV)/.test lint
 	-$(MAKE) --no-print-directory browsers
-	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n 2
+	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
 # The site, in build/site: open build/site/index.html.
 docs: $(VENV)/.docs
 	$(BIN)/python tools/build_docs.py
+
+# Commands ended by kill -9 at random moments; MOMENTS=N per kind of command.
+kills: $(VENV)/.test
+	HF_HUB_OFFLINE=1 $(BIN)/python tests/kills/campaign.py --moments $(or $(MOMENTS),20)
 
 # Odd files, options, folders and batches; CASES=N and SEED=N for others than the usual ones.
 fuzz: $(VENV)/.test

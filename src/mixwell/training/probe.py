@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from sklearn.linear_model import LogisticRegression, Ridge
+from threadpoolctl import threadpool_limits
 
 from mixwell.metrics.scores import row_nll
 from mixwell.metrics.tasks import MULTI, REGRESSION, SINGLE
@@ -53,6 +54,12 @@ class Probe:
         return np.asarray(x, dtype=np.float64) @ self.weight.T + self.bias
 
 
+# Problems of this size only lose by threads (77 classes, 616 rows: 7.1 instead of 0.6 CPU seconds on two busy cores),
+# and with one the result does not depend on the machine's number of cores.
+_one_thread = threadpool_limits.wrap(limits=1, user_api="blas")
+
+
+@_one_thread
 def fit_probe(x: Any, y: Any, task: str, classes: int, folds: Any = None, strength: float | None = None) -> Probe:
     """Fit a probe; the strength of its penalty is the one with the lowest loss on held-out folds.
 
@@ -95,6 +102,7 @@ def _held_out(x: Any, y: Any, task: str, classes: int, folds: Any, strengths: Se
     return held
 
 
+@_one_thread
 def outputs_by_strength(
     x: Any, y: Any, others: Any, task: str, classes: int, strengths: Sequence[float] = STRENGTHS
 ) -> dict[float, Floats]:
