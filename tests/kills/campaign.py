@@ -2,9 +2,9 @@
 
     python tests/kills/campaign.py [--moments 20] [--kinds train,folds,compare,race,ray] [--seed 1]
 
-`make kills` runs it. Each kind of command is ended by SIGKILL, with all the processes it started, at the given number of
-moments, up to four times on the way to one end. The moments are drawn evenly over the time that an undisturbed run takes
-from the first file it writes. Everything that a run leaves but clock times must be equal bit for bit.
+`make kills` runs it. Each kind of command is ended by SIGKILL, with all the processes it started, at the given number
+of moments, up to four times on the way to one end. The moments are drawn evenly over the time that an undisturbed run
+takes from the first file it writes. Everything that a run leaves but clock times must be equal bit for bit.
 """
 
 from __future__ import annotations
