@@ -100,6 +100,18 @@ def test_a_defect_has_a_traceback() -> None:
     assert "Traceback" in done.stderr
 
 
+def test_the_cause_of_an_error_can_be_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "run.json").write_text("{")
+    assert cli.main(["report", str(tmp_path)]) == 2
+    assert "Traceback" not in capsys.readouterr().err
+    monkeypatch.setenv("MIXWELL_TRACEBACK", "1")
+    assert cli.main(["report", str(tmp_path)]) == 2
+    told = capsys.readouterr().err
+    assert "Traceback" in told and "JSONDecodeError" in told and told.splitlines()[-1].startswith("mixwell: ")
+
+
 def test_typed_options() -> None:
     @dataclass
     class Options:

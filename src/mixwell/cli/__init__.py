@@ -13,6 +13,7 @@ import importlib
 import os
 import pkgutil
 import sys
+import traceback
 from collections.abc import Sequence
 from typing import Annotated
 
@@ -87,6 +88,8 @@ def main(words: Sequence[str] | None = None) -> int:
             raise KeyboardInterrupt
         return code if isinstance(code, int) else 0
     except MixwellError as error:
+        if os.environ.get("MIXWELL_TRACEBACK"):
+            traceback.print_exception(error)
         _say(str(error))
         return 128 + int(getattr(error, "signal", 0)) if hasattr(error, "signal") else 2
     except usage as error:  # type: ignore[misc]

@@ -46,7 +46,7 @@ def command(
         bool,
         typer.Option("--raw-csv", help="In CSV, leave texts as they are that a spreadsheet runs as formulas."),
     ] = False,
-    batch_size: Annotated[int, typer.Option(min=1, help="Rows at once.")] = 64,
+    batch_size: Annotated[int, typer.Option(min=1, help="Rows at once.")] = 32,
     device: Annotated[
         str | None, typer.Option(help="Such as cpu or cuda:1. Default: a GPU where there is one.")
     ] = None,

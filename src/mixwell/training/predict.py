@@ -242,7 +242,7 @@ class Classifier:
         return threshold_for(self.record.get("abstain"), wanted)
 
     def predict(
-        self, texts: str | Iterable[str], text_pairs: str | Iterable[str] | None = None, *, batch_size: int = 64
+        self, texts: str | Iterable[str], text_pairs: str | Iterable[str] | None = None, *, batch_size: int = 32
     ) -> Predictions:
         """Predict texts.
 
@@ -286,8 +286,8 @@ class Classifier:
         *,
         text: str | None = None,
         text_pair: str | None = None,
-        batch_size: int = 64,
-        chunk: int = 16,
+        batch_size: int = 32,
+        chunk: int = 32,
         on_empty: str = "error",
         keep_columns: bool = True,
         threshold: float | None = None,
