@@ -175,5 +175,5 @@ def seal(cell: Path) -> None:
         if (cell / "outputs.safetensors").is_file():
             content["outputs_sha256"] = hashlib.sha256((cell / "outputs.safetensors").read_bytes()).hexdigest()
         (cell / "result.json").write_text(json.dumps({**content, "checksum": _checksum(content)}), encoding="utf-8")
-    except (OSError, ValueError, AttributeError, TypeError):
+    except (OSError, ValueError, AttributeError, TypeError, RecursionError):
         return  # it is damaged beyond that

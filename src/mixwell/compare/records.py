@@ -29,7 +29,7 @@ from mixwell.compare.contents import CorruptRecord, check_contents
 from mixwell.compare.spec import FORMAT, CellSpec, canonical
 from mixwell.utils.errors import RunError
 from mixwell.utils.files import atomic_folder, write_json
-from mixwell.utils.records import read_json
+from mixwell.utils.records import parse_json, read_json
 
 FOLDER_FORMAT = "mixwell compare 1"
 
@@ -159,8 +159,8 @@ class Records:
         try:
             with open(self.path / "log.jsonl", encoding="utf-8", errors="replace") as stream:
                 for line in stream:
-                    with contextlib.suppress(ValueError, RecursionError):  # a line cut short by a kill
-                        values = json.loads(line)
+                    with contextlib.suppress(ValueError):  # a line cut short by a kill
+                        values = parse_json(line)
                         if isinstance(values, dict) and values.get("event") == event and name in values:
                             yield values
         except OSError:
@@ -281,14 +281,14 @@ class Records:
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values = parse_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         if path.parent.name == "failed":
             raise
         raise CorruptRecord(f"{path.name} is missing") from error
     except OSError as error:
         raise CorruptRecord(f"{path.name} cannot be read ({error.strerror or error})") from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise CorruptRecord(f"{path.name} is damaged ({error})") from error
     if not isinstance(values, dict):
         raise CorruptRecord(f"{path.name} is damaged (no object)")

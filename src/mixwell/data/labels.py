@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from array import array
@@ -14,6 +13,7 @@ from mixwell.data.columns import NUMBER
 from mixwell.data.readers import Rows
 from mixwell.metrics.tasks import MULTI, REGRESSION, SINGLE
 from mixwell.utils.errors import DataError
+from mixwell.utils.records import parse_json
 
 # What a label was in the source: "raw" is a CSV cell, whose type shows only when all are known.
 Scalar = tuple[str, str]
@@ -170,7 +170,7 @@ class LabelCollector:
         kind, text = value
         if _looks_listed(text):
             try:
-                items = json.loads(text)
+                items = parse_json(text)
             except ValueError as error:
                 raise self._fault(code, f"{text!r:.60} is not a JSON list ({error})") from error
             try:

@@ -13,6 +13,7 @@ from typing import Any, TextIO
 
 from mixwell.data.encoding import check_file, detect, explained, one_line, open_text
 from mixwell.utils.errors import DataError
+from mixwell.utils.records import parse_json
 
 Record = dict[str, Any]
 
@@ -218,8 +219,8 @@ class JsonRows(TextFileRows):
         for number, line in enumerate(bounded_lines(stream, self.path), 1):
             if line.strip():
                 try:
-                    record = json.loads(line)
-                except (ValueError, RecursionError) as error:
+                    record = parse_json(line)
+                except ValueError as error:
                     place = f"column {error.colno}: " if isinstance(error, json.JSONDecodeError) else ""
                     reason = place + str(getattr(error, "msg", error))
                     raise DataError(f"{self.path}: line {number} is not valid JSON ({reason}); mend it") from error
@@ -287,7 +288,7 @@ class ParquetRows(Rows):
         stored = (schema.metadata or {}).get(b"huggingface")
         if stored:
             with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
-                self.class_names = class_names(json.loads(stored)["info"]["features"])
+                self.class_names = class_names(parse_json(stored)["info"]["features"])
 
     @contextlib.contextmanager
     def _open(self) -> Iterator[Any]:

@@ -16,6 +16,7 @@ from mixwell.metrics.tasks import MULTI, REGRESSION
 from mixwell.utils.errors import DataError, OptionError
 from mixwell.utils.files import write_json
 from mixwell.utils.options import check_whole
+from mixwell.utils.records import parse_json
 
 _SPLITS_FORMAT = "mixwell splits 1"
 
@@ -259,7 +260,7 @@ def read_splits(path: Path, data: str, ids: dict[str, int]) -> dict[str, Any]:
     import numpy as np
 
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = parse_json(path.read_text(encoding="utf-8"))
         splits = {name: content["splits"][name] for name in SPLITS}
         good = content["format"] == _SPLITS_FORMAT and all(isinstance(rows, list) for rows in splits.values())
     except FileNotFoundError as error:

@@ -10,7 +10,6 @@ intervals.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -27,6 +26,7 @@ from mixwell.compare.summary import Summary, summarise
 from mixwell.papers.protocols import get
 from mixwell.papers.run_file import FIGURE, PACKED, anonymous, place_title, read_run
 from mixwell.utils.errors import RunError
+from mixwell.utils.records import parse_json
 
 _LEAST = 1e-3  # by how much the predicted class is ahead where half precision makes a tie
 _KEPT = (
@@ -211,7 +211,7 @@ def _packed_runs(path: Path, run: Mapping[str, Any]) -> list[MeasuredRun]:
     try:
         arrays = load_file(path / "outputs.safetensors")
         text = (path / "cells.jsonl").read_text(encoding="utf-8")
-        lines = {line["key"]: line for line in map(json.loads, text.splitlines())}
+        lines = {line["key"]: line for line in map(parse_json, text.splitlines())}
         for place in run["cells"]:
             if (line := lines.get(key := place["key"])) is not None:
                 labels, classes = arrays[f"labels/{line['outputs']['labels']}"], line["outputs"]["classes"]

@@ -39,10 +39,22 @@ def read_run(path: Path) -> dict[str, Any]:
     lacking = [name for name in (*_NEEDED, *packed) if name not in run]
     if lacking:
         raise RunError(f"{path / 'run.json'}: damaged (without {', '.join(lacking)}); bring it back, or run it again")
-    kinds = {"records": str, "cells": list, "scale": str, "model": str, "command": list, "request": dict, "notes": list}
+    kinds: dict[str, type] = {
+        "records": str,
+        "cells": list,
+        "scale": str,
+        "model": str,
+        "command": list,
+        "request": dict,
+        "notes": list,
+    }
+    if packed:
+        kinds |= {"failed": list, "missing": int}
     wrong = [name for name, kind in kinds.items() if not isinstance(run[name], kind)]
     if wrong:
         raise RunError(f"{path / 'run.json'}: damaged ({wrong[0]} has a wrong type); bring it back, or run it again")
+    if packed and not all(isinstance(each, list) for each in run["failed"]):
+        raise RunError(f"{path / 'run.json'}: damaged (failed has a wrong type); bring it back, or run it again")
     known = {dataset.key for dataset in (*experiment.datasets, SAMPLE)}
     for place in run["cells"]:
         if not isinstance(place, dict) or place.get("dataset") not in known or place.keys() != {*PLACE}:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 from mixwell.compare.records import Records
 from mixwell.compare.summary import Summary
 from mixwell.utils.errors import MixwellError
+from mixwell.utils.records import parse_json
 
 PAGE = "report.html"
 MOST = 8  # folders that are looked into
@@ -51,7 +51,7 @@ def runs_beside(summary: Summary, place: Path | None = None) -> list[tuple[str, 
     linked = []
     for other in _beside(folder, "run.json"):
         try:
-            record: Any = json.loads((other / "run.json").read_text(encoding="utf-8"))
+            record: Any = parse_json((other / "run.json").read_text(encoding="utf-8"))
             same = any(_same(source, str(record["data"]["source"])) for source in sources)
         except (OSError, ValueError, KeyError, TypeError):
             continue

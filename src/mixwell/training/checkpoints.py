@@ -7,7 +7,6 @@ the size and SHA-256 of every file is put beside them, by a rename, when all are
 from __future__ import annotations
 
 import contextlib
-import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any, cast
 
 from mixwell.utils.errors import RunError
 from mixwell.utils.files import sha256_of, write_json
-from mixwell.utils.records import reading
+from mixwell.utils.records import parse_json, reading
 
 MANIFEST = "mixwell-manifest.json"
 
@@ -67,7 +66,7 @@ def write_manifest(checkpoint: Path) -> None:
 def checkpoint_fault(checkpoint: Path) -> str | None:
     """Say what is wrong with a checkpoint; None when it is complete."""
     try:
-        files = json.loads((checkpoint / MANIFEST).read_text(encoding="utf-8"))["files"]
+        files = parse_json((checkpoint / MANIFEST).read_text(encoding="utf-8"))["files"]
         for name, (size, digest) in files.items():
             path = checkpoint / name
             if not path.is_file():
@@ -111,7 +110,7 @@ def prune(folder: Path, keep: int = 2) -> None:
 def read_state(checkpoint: Path) -> dict[str, Any]:
     """The state that Trainer left in a checkpoint; raises `RunError` if that is not what Trainer writes."""
     with reading(checkpoint, "remove that checkpoint and resume from the one before"):
-        state = json.loads((checkpoint / STATE).read_text(encoding="utf-8"))
+        state = parse_json((checkpoint / STATE).read_text(encoding="utf-8"))
         for name in ("global_step", "max_steps"):
             state[name] + 0
         [entry["step"] + 0 for entry in state["log_history"]]

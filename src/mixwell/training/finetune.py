@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ from mixwell.training.run_folder import RunFolder
 from mixwell.utils.console import Reporter
 from mixwell.utils.environment import rank
 from mixwell.utils.files import atomic_path, write_json
-from mixwell.utils.records import writing
+from mixwell.utils.records import parse_json, writing
 
 
 def train_folds(ready: Ready, base: Probing, folder: RunFolder, reporter: Reporter) -> tuple[FitResult, HeldOut]:
@@ -74,7 +73,7 @@ def _train_fold(
     numbers, about = place.with_suffix(".safetensors"), place.with_suffix(".json")
     if about.is_file():  # written last; one that was damaged is trained again
         with contextlib.suppress(OSError, ValueError, TypeError, KeyError, SafetensorError):
-            fitted, kept_logits = FitResult(**json.loads(about.read_text(encoding="utf-8"))), load_file(str(numbers))
+            fitted, kept_logits = FitResult(**parse_json(about.read_text(encoding="utf-8"))), load_file(str(numbers))
             if kept_logits["logits"].shape[1:] == (len(out), base.classes):
                 return fitted, kept_logits["logits"]
     base.start(kept)

@@ -7,13 +7,13 @@ stated, the classifier that transformers has for the architecture is taken.
 from __future__ import annotations
 
 import copy
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mixwell.utils.errors import MixwellError, OptionError, nearest
+from mixwell.utils.records import parse_json
 
 MODEL_TYPE = "mixwell_pooled"
 POOLINGS = ("auto", "model", "mean", "cls", "last")
@@ -89,7 +89,7 @@ def _read_json(source: str, name: str) -> Any:
         except OSError:
             return None
     try:
-        return None if path is None else json.loads(Path(path).read_text(encoding="utf-8"))
+        return None if path is None else parse_json(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
 

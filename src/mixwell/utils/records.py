@@ -35,13 +35,21 @@ def reading(folder: Path, advice: str) -> Iterator[None]:
         raise damage(folder, f"{type(error).__name__}: {error}", advice) from error
 
 
+def parse_json(text: str | bytes) -> Any:
+    """The value of JSON text; `ValueError` for whatever cannot be read, brackets without end too."""
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+
+
 def read_json(path: Path, format: str, what: str) -> dict[str, Any]:
     """Read a JSON file of ours; raise `RunError` when it is missing, damaged or of another version."""
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
+        record = parse_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise RunError(f"{path.parent}: not {what} (no {path.name})") from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise RunError(f"{path}: damaged ({error})") from error
     except OSError as error:
         raise RunError(f"{path}: cannot be read ({error.strerror or error})") from error
