@@ -91,6 +91,7 @@ def worker(folder: Path) -> None:
         kept[name] = dict(draws=first + later, repeated=repeated, same=same, gradients=gradients, end=end)
         kept[name] |= sharded(name, own_rows(rank))
     torch.save(kept, folder / f"rank{rank}.pt")
+    del call  # else a worker may abort at its end: tools/gloo_abort.py
     dist.destroy_process_group()
 
 
