@@ -109,6 +109,11 @@ def test_compare_is_the_package_and_a_function(encoder: str, tmp_path: Path) -> 
     assert one.outcome.finished and not one.outcome.failed
     again = mixwell.compare(tmp_path / "rows.csv", **options)
     assert again._repr_html_() == one._repr_html_()
+    with pytest.raises(OptionError, match="--budget goes with --race"):
+        mixwell.compare(tmp_path / "rows.csv", budget="4 runs", **options)
+    options["seeds"] = 3
+    raced = mixwell.compare(tmp_path / "rows.csv", race=True, budget="30 runs", equal_within=2.0, **options)
+    assert raced.race is not None and raced.race.lines()
 
 
 def test_texts_of_users_are_escaped(tmp_path: Path) -> None:

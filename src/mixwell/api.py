@@ -106,6 +106,9 @@ def compare(
     retry_failed: bool = False,
     new_data: bool = False,
     level: float = 0.95,
+    equal_within: float = comparisons.EQUAL_WITHIN,
+    race: bool = False,
+    budget: str | None = None,
     **options: Any,
 ) -> Comparison:
     """Train methods side by side with several seeds, and say which is better and how sure that is.
@@ -128,19 +131,26 @@ def compare(
         retry_failed: try again what failed before.
         new_data: go on though the data changed; the old records are kept.
         level: of the intervals.
+        equal_within: points of the main metric that count as no difference, for the verdict "practically equal".
+        race: add seeds in rounds; a method that is better, worse or practically equal trains no more.
+        budget: of a race: `"30m"` of training, summed over the runs, or `"60 runs"`; None for no limit.
         **options: other names of a grid file (`model`, `fractions`, `per_class`, `max_test`, `text`, `label`, ...) and
             settings of training (`epochs`, `batch_size`, ...).
 
     Raises:
         MixwellError: of some kind, for all that the user can put right.
     """
+    limit = comparisons.race_budget(race, budget)
     given = _grid_values({"methods": methods, "seeds": seeds, **options, **_joined(options)})
     comparisons.check_engine(engine, workers, threads, cluster)
     file = grids.read_grid(Path(grid)) if grid is not None else {}
+    if race and seeds is None and "seeds" not in file:
+        given["seeds"] = comparisons.RACE_SEEDS
     how: dict[str, Any] = {
         "engine": lambda: comparisons.make_engine(engine, workers, threads, cache_dir, cluster),
         "view": comparisons.make_view(max(workers or 1, 1), quiet),
         "retry_failed": retry_failed, "new_data": new_data, "level": level,
+        "equal_within": equal_within, "budget": limit,
     }  # fmt: skip
     sources = data if isinstance(data, (list, tuple)) else [] if data is None else [data]
     if all(isinstance(each, (str, os.PathLike)) for each in sources):

@@ -158,12 +158,12 @@ def test_every_method_and_argument_can_be_read() -> None:
 def test_inspect(tiny: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["inspect", str(tiny)]) == 0
     out = capsys.readouterr().out
-    assert "BertForSequenceClassification: one label a row, from texts, 2 blocks, post-norm" in " ".join(out.split())
+    assert "BertForSequenceClassification: one label per row, from texts, 2 blocks, post-norm" in " ".join(out.split())
     assert out.count(" yes ") == len(load_all())
     assert cli.main(["inspect", str(tiny), "--task", "token"]) == 0
     out = " ".join(capsys.readouterr().out.split())
-    assert "BertForTokenClassification: one label a token" in out
-    assert "│ ssmix │ no │ rows │ method 'ssmix' needs one label a row" in out
+    assert "BertForTokenClassification: one label per token" in out
+    assert "│ ssmix │ no │ rows │ method 'ssmix' needs one label per row" in out
     assert cli.main(["inspect", str(tiny), "--task", "tokens"]) == 2
     assert "did you mean 'token'" in capsys.readouterr().err
 
@@ -173,7 +173,7 @@ def test_inspect_takes_what_a_model_was_saved_for(tmp_path: Path, capsys: pytest
 
     zoo.tiny("vit").save_pretrained(tmp_path / "vit")  # no tokenizer
     assert cli.main(["inspect", str(tmp_path / "vit")]) == 0
-    assert "ViTForImageClassification: one label a row, from images" in " ".join(capsys.readouterr().out.split())
+    assert "ViTForImageClassification: one label per row, from images" in " ".join(capsys.readouterr().out.split())
     zoo.tiny("llama").save_pretrained(tmp_path / "llama")
     assert cli.main(["inspect", str(tmp_path / "llama")]) == 0
     out = " ".join(capsys.readouterr().out.split())

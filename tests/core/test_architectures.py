@@ -230,7 +230,7 @@ def test_extractive_question_answering(name):
 @pytest.mark.parametrize("name", ["batchmixup", "nonlinear", "ssmix"])
 @pytest.mark.parametrize("make", [token_model, span_model])
 def test_methods_that_cannot_serve_a_task_say_so_at_attach_time(name, make):
-    with pytest.raises(UnsupportedModelError, match=f"method '{name}' needs one label a row, but Bert"):
+    with pytest.raises(UnsupportedModelError, match=f"method '{name}' needs one label per row, but Bert"):
         mixwell.attach(make(), name)
 
 

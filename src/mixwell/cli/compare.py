@@ -101,12 +101,9 @@ def command(
     from mixwell.compare import grid as grids
     from mixwell.compare import run
     from mixwell.report.terminal import show_comparison, write_comparison
-    from mixwell.utils.errors import OptionError
     from mixwell.utils.signals import telling
 
-    if values["budget"] is not None and not values["race"]:
-        raise OptionError("--budget goes with --race, which adds seeds until the budget ends; add --race")
-    budget = run.Budget.read(values["budget"]) if values["race"] else None
+    budget = run.race_budget(values["race"], values["budget"])
     file = grids.read_grid(values["grid"]) if values["grid"] else {}
     given = _read(data, values)
     if values["race"] and "seeds" not in file and given["seeds"] is None:

@@ -51,6 +51,17 @@ def check_failures(done: Done) -> None:
         )
 
 
+def race_budget(racing: bool, budget: str | None) -> Budget | None:
+    """The budget of a race; None for a comparison that is no race.
+
+    Raises:
+        OptionError: a budget without a race, or one that cannot be read.
+    """
+    if not racing and budget is not None:
+        raise OptionError("--budget goes with --race, which adds seeds until the budget ends; add --race")
+    return Budget.read(budget) if racing else None
+
+
 def default_folder(grid: Grid) -> Path:
     """The folder for a comparison without a name."""
     first = grid.data[0] if grid.data else "data"

@@ -110,7 +110,7 @@ def _remove_inert(model: nn.Module) -> None:
 
 def check_task(method: Method, points: Points, model: nn.Module) -> None:
     """Raise if a method cannot serve what the model is for."""
-    what = {"sequence": "one label a row", "token": "one label a token", "span": "start and end positions"}
+    what = {"sequence": "one label per row", "token": "one label per token", "span": "start and end positions"}
     if points.task not in method.tasks:
         raise UnsupportedModelError(
             f"method {method.name!r} needs {what[method.tasks[0]]}, but {type(model).__name__} predicts "

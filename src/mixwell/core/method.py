@@ -51,7 +51,7 @@ class Method:
         has_layer: whether a layer is drawn (and can be pinned).
         one_weight: whether lam, where it is one number, is the weight of every row's label.
         needs_labels: whether the labels must be there before the forward.
-        tasks: what it can serve: `sequence` (one label a row), `token` (one a token), `span` (start and end).
+        tasks: what it can serve: `sequence` (one label per row), `token` (one per token), `span` (start and end).
         modalities: what the model may read: `text`, `image`.
         alternatives: options to try, in this order, on models that refuse the defaults; for `inspect`.
         aliases: other names for options: the paper's, where the class needs the name itself.

@@ -18,7 +18,7 @@ from mixwell.methods.frameworks import example_of
 from mixwell.methods.registry import load_all
 from mixwell.utils.errors import MixwellError
 
-TASKS = {"sequence": "one label a row", "token": "one label a token", "span": "question answering"}
+TASKS = {"sequence": "one label per row", "token": "one label per token", "span": "question answering"}
 SHORT = {"sequence": "rows", "token": "tokens", "span": "spans"}
 
 
