@@ -72,8 +72,8 @@ def kinds(place: Path, address: Callable[[], str]) -> dict[str, Callable[[], Kin
     test = write_rows(place / "test.csv", 60, random.Random(2))
     tiny = ["--model", str(model), "--start", "random", "--cache-dir", str(place / "cache")]
     one = ["train", str(train), *tiny, "--method", "amplify", "--save-steps", "5", "--pooling", "model"]
-    many = ["compare", str(train), "--test", str(test), *tiny, "--epochs", "3", "--seeds", "3"]
-    methods = ["--methods", "amplify,manifold"]
+    many = ["compare", str(train), "--test", str(test), *tiny, "--epochs", "2", "--seeds", "3"]
+    many += ["--methods", "amplify", "--no-references"]
 
     def resumed(folder: Path) -> list[str]:
         return ["train", "--resume", str(folder)] if (folder / "run.json").exists() else []
@@ -84,9 +84,9 @@ def kinds(place: Path, address: Callable[[], str]) -> dict[str, Callable[[], Kin
     return {
         "train": lambda: Kind([*one, "--folds", "0", "--validation", "0.2", "--epochs", "20"], resumed, run_folder),
         "folds": lambda: Kind([*one, "--folds", "3", "--epochs", "8"], resumed, run_folder),
-        "compare": lambda: Kind([*many, *methods, "--workers", "2"], same, comparison),
-        "race": lambda: Kind([*many, *methods, "--race", "--budget", "15 runs", "--workers", "2"], same, comparison),
-        "ray": lambda: Kind([*many, *methods, "--engine", "ray", "--address", address()], same, comparison),
+        "compare": lambda: Kind([*many, "--workers", "2"], same, comparison),
+        "race": lambda: Kind([*many, "--race", "--budget", "15 runs", "--workers", "2"], same, comparison),
+        "ray": lambda: Kind([*many, "--engine", "ray", "--address", address()], same, comparison),
     }
 
 
