@@ -53,6 +53,7 @@ class Accuracy:
     def compute(self, *a, **k): return {{"accuracy": self.right / max(self.all, 1)}}
 evaluate.load = lambda *a, **k: Accuracy()
 sys.argv = [{script!r}, *sys.argv[1:]]
+sys.path[0] = {script!r}.rpartition("/")[0]
 runpy.run_path({script!r}, run_name="__main__")
 """
 # Before it for scripts that name data and model on the hub: local ones in their places.
