@@ -117,6 +117,7 @@ def undisturbed(kind: Kind, folder: Path, log: Path) -> tuple[float, float]:
         time.sleep(0.01)
     first = time.monotonic() - began
     if not wait(child, LIMIT) or child.returncode:
+        child.kill()
         raise SystemExit(f"the undisturbed run ended with {child.returncode}:\n{log.read_text()[-3000:]}")
     return first, time.monotonic() - began
 

@@ -11,7 +11,7 @@ def command(
     output: Annotated[str, typer.Option("--output", "-o", help="The run folder.")] = "demo-run",
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the result.")] = False,
 ) -> None:
-    """Train a calibrated classifier on sample messages with real weights, in a minute or two."""
+    """Train a calibrated classifier on sample messages, and see what mixing does to wrong labels, in three minutes."""
     from mixwell.demo import demo
 
     demo(output, quiet=quiet)
