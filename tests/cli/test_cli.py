@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import resource
 import subprocess
 import sys
@@ -33,16 +34,18 @@ def test_help_is_quick_and_loads_nothing_heavy() -> None:
         "heavy = {'torch', 'transformers', 'pandas', 'pyarrow', 'numpy', 'datasets', 'scipy', 'matplotlib'}; "
         "sys.exit(code or (9 if heavy & set(sys.modules) else 0))"
     )
+    # 0.37 s on an idle machine. A neighbour on the same core makes calls slower, also in processor time.
+    limit = 0.8 if "PYTEST_XDIST_WORKER" in os.environ else 0.5
     for words in (["--help"], ["train", "--help"], ["--version"]):
         best = 9.0
-        for _ in range(12):  # a neighbour on the same core makes single calls slower, also in processor time
-            if best < 0.5:
+        for _ in range(5):
+            if best < limit:
                 break
             began = children_seconds()
             done = subprocess.run([sys.executable, "-c", check, *words], capture_output=True, text=True)
             best = min(best, children_seconds() - began)
             assert done.returncode == 0, done.stderr
-        assert best < 0.5
+        assert best < limit
         assert done.stdout
 
 

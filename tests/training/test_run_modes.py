@@ -260,6 +260,7 @@ def test_the_demo(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatc
     from mixwell.cli import main
 
     monkeypatch.setattr("mixwell.demo.PER_CLASS", 9)
+    monkeypatch.setattr("mixwell.demo.EPOCHS", 1)
     curve = overtraining.Curve
     raced = {"plain": curve([2, 4], [1.0, 1.25], 0.5, 0.8), "mixed": curve([2, 4], [1.0, 0.75], 0.5, 0.8)}
     monkeypatch.setattr("mixwell.demo.overtraining.race", lambda show: raced)
