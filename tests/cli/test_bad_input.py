@@ -17,11 +17,12 @@ import pytest
 from test_resume import finish, processes  # noqa: F401
 from test_training import calm, rows, settings, tiny, write_csv  # noqa: F401
 
+from forked import run_forked
+
 
 @pytest.fixture
-def attempt(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Any:
-    """Train on some file content; returns exit code and stderr."""
-    from mixwell.cli import main
+def attempt(tiny: Path, tmp_path: Path) -> Any:
+    """Train on some file content, in a process of its own; returns exit code and stderr."""
 
     def attempt(content: bytes | str | None, *words: Any, name: str = "data.csv", model: Any = None) -> tuple[int, str]:
         source = tmp_path / name
@@ -31,8 +32,7 @@ def attempt(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> A
         base = ["--model", model or tiny, "--epochs", 1, "--batch-size", 4, "--output", tmp_path / "out" / "run"]
         base += [] if "--method" in words else ["--method", "amplify"]
         base += [] if {"--validation", "--folds"} & set(words) else ["--folds", 0]
-        code = main(["train", *map(str, [source, *base, *words])])
-        err = capsys.readouterr().err
+        code, err = run_forked(["train", source, *base, *words])
         if code == 2:
             said = [line for line in err.splitlines() if not line.startswith(("note: ", "training: ", "guessing"))]
             assert len(said) == 1, err

@@ -14,7 +14,6 @@ import signal
 import subprocess
 import sys
 import time
-import traceback
 from pathlib import Path
 from typing import Any
 
@@ -23,33 +22,19 @@ import pytest
 from test_compare import finished, place  # noqa: F401
 from test_training import calm, data_file, rows, run, settings, tiny, write_csv  # noqa: F401
 
+from forked import run_forked
 from mixwell.cli import main
 
 
 @pytest.fixture
-def one_line(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def one_line() -> Any:
     """Run a command line, in a process of its own, that must fail in one line; returns the line."""
-    log = tmp_path_factory.mktemp("said") / "log"
 
     def attempt(*words: Any, code: int = 2) -> str:
-        child = os.fork()  # has everything imported, and what a test has put in other places
-        if not child:
-            end = 99
-            try:
-                with open(log, "w", encoding="utf-8") as stream:
-                    os.dup2(stream.fileno(), 1)
-                    os.dup2(stream.fileno(), 2)
-                    sys.stdout = sys.stderr = stream
-                    try:
-                        end = main([str(word) for word in words])
-                    except BaseException:
-                        traceback.print_exc()
-            finally:
-                os._exit(end)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == code, log.read_text()
-        said = [line for line in log.read_text().splitlines() if line.startswith("mixwell: ")]
+        end, told = run_forked(words)
+        assert end == code and "Traceback" not in told, told
+        said = [line for line in told.splitlines() if line.startswith("mixwell: ")]
         assert len(said) == (1 if code else 0), said
-        assert "Traceback" not in log.read_text()
         return said[0] if said else ""
 
     return attempt

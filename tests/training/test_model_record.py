@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from test_training import calm, data_file, rows, run, settings, tiny, write_csv  # noqa: F401
 
+from forked import run_forked
 from mixwell.utils.cells import harmless
 from mixwell.utils.errors import MixwellError, RunError
 
@@ -71,10 +72,8 @@ def test_a_changed_record_is_refused(folder: Path, values: dict[str, Any], messa
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 @pytest.mark.parametrize("name", ["classifier.weight", "word_embeddings"])
-def test_weights_that_are_not_finite(folder: Path, capsys: pytest.CaptureFixture[str], name: str, value: float) -> None:
+def test_weights_that_are_not_finite(folder: Path, name: str, value: float) -> None:
     from safetensors.numpy import load_file, save_file
-
-    from mixwell.cli import main
 
     weights = load_file(folder / "model.safetensors")
     key = next(key for key in weights if name in key)
@@ -82,9 +81,9 @@ def test_weights_that_are_not_finite(folder: Path, capsys: pytest.CaptureFixture
     weights[key].flat[5] = value
     save_file(weights, folder / "model.safetensors", {"format": "pt"})
     for words in (["predict", folder, "a film"], ["attention", folder, "a good film"], ["inspect", folder]):
-        assert main([str(word) for word in words]) == 2
-        said = capsys.readouterr().err.strip().splitlines()
-        assert len(said) == 1 and key in said[0] and "not finite" in said[0]
+        code, told = run_forked(words)
+        said = told.strip().splitlines()
+        assert code == 2 and len(said) == 1 and key in said[0] and "not finite" in said[0]
 
 
 def test_logits_that_are_not_finite(folder: Path) -> None:
@@ -98,23 +97,21 @@ def test_logits_that_are_not_finite(folder: Path) -> None:
         made.decide(np.zeros((1, 3), dtype=np.float32))
 
 
-def test_tokenizers_that_cannot_be_used(folder: Path, tiny: Path, tmp_path: Path, capsys: Any) -> None:
-    from mixwell.cli import main
-
+def test_tokenizers_that_cannot_be_used(folder: Path, tiny: Path, tmp_path: Path) -> None:
     source = write_csv(tmp_path / "films.csv", rows(40))
     model = Path(shutil.copytree(tiny, tmp_path / "tiny"))
     for place in (folder, model):
         content = json.loads((place / "tokenizer.json").read_text())
         content["model"] = {"type": "WordPieceOfTomorrow", "vocab": {}}
         (place / "tokenizer.json").write_text(json.dumps(content))
-    assert main(["predict", str(folder), "a film"]) == 2
-    assert main(["train", str(source), "-m", str(model), "-o", str(tmp_path / "out")]) == 2
+    train = ["train", source, "-m", model, "-o", tmp_path / "out"]
+    assert run_forked(["predict", folder, "a film"])[0] == 2
+    assert run_forked(train)[0] == 2
     shutil.copy(tiny / "tokenizer.json", model / "tokenizer.json")
     for odd in ("many", -5, 0, [], True):
         change(model / "tokenizer_config.json", model_max_length=odd)
-        capsys.readouterr()
-        assert main(["train", str(source), "-m", str(model), "-o", str(tmp_path / "out")]) == 2, odd
-        assert "model_max_length" in capsys.readouterr().err
+        code, told = run_forked(train)
+        assert code == 2 and "model_max_length" in told, odd
 
 
 def test_files_of_a_model_can_be_read_by_all(run: Path) -> None:
@@ -170,12 +167,10 @@ def test_predict_writes_no_formulas(run: Path, tmp_path: Path) -> None:
     assert "@note" in head and {"=HYPERLINK(1)", "-1.5", "+a"} <= set(row)
 
 
-def test_predict_to_a_place_that_takes_no_files(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from mixwell.cli import main
-
+def test_predict_to_a_place_that_takes_no_files(run: Path) -> None:
     for place in ("/proc/x.csv", "/proc/self/x.csv", "/sys/x.csv", "/dev/null/x.csv"):
-        assert main(["predict", str(run), "a film", "-o", place]) == 2
-        assert len(capsys.readouterr().err.strip().splitlines()) == 1
+        code, told = run_forked(["predict", run, "a film", "-o", place])
+        assert code == 2 and len(told.strip().splitlines()) == 1
 
 
 def test_class_weights_must_be_finite() -> None:
