@@ -144,8 +144,7 @@ def compare(
     given = _grid_values({"methods": methods, "seeds": seeds, **options, **_joined(options)})
     comparisons.check_engine(engine, workers, threads, cluster)
     file = grids.read_grid(Path(grid)) if grid is not None else {}
-    if race and seeds is None and "seeds" not in file:
-        given["seeds"] = comparisons.RACE_SEEDS
+    comparisons.race_seeds(race, file, given)
     how: dict[str, Any] = {
         "engine": lambda: comparisons.make_engine(engine, workers, threads, cache_dir, cluster),
         "view": comparisons.make_view(max(workers or 1, 1), quiet),

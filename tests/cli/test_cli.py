@@ -34,9 +34,10 @@ def test_help_is_quick_and_loads_nothing_heavy() -> None:
         "heavy = {'torch', 'transformers', 'pandas', 'pyarrow', 'numpy', 'datasets', 'scipy', 'matplotlib'}; "
         "sys.exit(code or (9 if heavy & set(sys.modules) else 0))"
     )
-    # 0.37 s on an idle machine. A neighbour on the same core makes calls slower, also in processor time.
-    limit = 0.8 if "PYTEST_XDIST_WORKER" in os.environ else 0.5
-    for words in (["--help"], ["train", "--help"], ["--version"]):
+    # `train` has the most options: 0.37 s on an idle machine, but 0.58 s beside a neighbour on the same core, which
+    # slows calls also in processor time. The others keep their limit there too.
+    beside = "PYTEST_XDIST_WORKER" in os.environ
+    for words, limit in ((["--help"], 0.5), (["train", "--help"], 0.8 if beside else 0.5), (["--version"], 0.5)):
         best = 9.0
         for _ in range(5):
             if best < limit:

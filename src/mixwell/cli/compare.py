@@ -106,8 +106,7 @@ def command(
     budget = run.race_budget(values["race"], values["budget"])
     file = grids.read_grid(values["grid"]) if values["grid"] else {}
     given = _read(data, values)
-    if values["race"] and "seeds" not in file and given["seeds"] is None:
-        given["seeds"] = run.RACE_SEEDS
+    run.race_seeds(values["race"], file, given)
     grid = grids.make_grid(file, given)
     about = {name: values[name] for name in ("address", "cpus_per_run", "gpus_per_run", "ship_data")}
     about = {name: value for name, value in about.items() if value is not None}

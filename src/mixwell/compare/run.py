@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from mixwell.compare.engines.base import Engine
 from mixwell.compare.engines.cluster import Cluster
@@ -60,6 +61,12 @@ def race_budget(racing: bool, budget: str | None) -> Budget | None:
     if not racing and budget is not None:
         raise OptionError("--budget goes with --race, which adds seeds until the budget ends; add --race")
     return Budget.read(budget) if racing else None
+
+
+def race_seeds(racing: bool, file: dict[str, Any], given: dict[str, Any]) -> None:
+    """Give a race the most seeds it may need, where neither the grid file nor the caller names them."""
+    if racing and "seeds" not in file and given["seeds"] is None:
+        given["seeds"] = RACE_SEEDS
 
 
 def default_folder(grid: Grid) -> Path:
