@@ -10,6 +10,7 @@ import os
 import resource
 import shutil
 import signal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,22 +25,24 @@ from forked import run_forked
 def attempt(tiny: Path, tmp_path: Path) -> Any:
     """Train on some file content, in a process of its own; returns exit code and stderr."""
 
-    def attempt(content: bytes | str | None, *words: Any, name: str = "data.csv", model: Any = None) -> tuple[int, str]:
+    def attempt(
+        content: bytes | str | None, *words: Any, name: str = "data.csv", model: Any = None, before: Any = None
+    ) -> tuple[int, str]:
         source = tmp_path / name
         if content is not None:
             source.write_bytes(content.encode() if isinstance(content, str) else content)
-        before = sorted(tmp_path.rglob("*"))
+        files = sorted(tmp_path.rglob("*"))
         base = ["--model", model or tiny, "--epochs", 1, "--batch-size", 4, "--output", tmp_path / "out" / "run"]
         base += [] if "--method" in words else ["--method", "amplify"]
         base += [] if {"--validation", "--folds"} & set(words) else ["--folds", 0]
-        code, err = run_forked(["train", source, *base, *words])
+        code, err = run_forked(["train", source, *base, *words], before)
         if code == 2:
             said = [line for line in err.splitlines() if not line.startswith(("note: ", "training: ", "guessing"))]
             assert len(said) == 1, err
             assert "Traceback" not in err
-            assert sorted(tmp_path.rglob("*")) == before  # nothing was written
+            assert sorted(tmp_path.rglob("*")) == files  # nothing was written
         else:
-            assert (tmp_path / "out" / "run" / "metrics.json").exists()
+            assert (tmp_path / "out" / "run" / "metrics.json").exists(), (code, err)
         return code, err
 
     return attempt
@@ -201,8 +204,8 @@ def test_minilm_missing(attempt: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 # --- disks -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES, errno.ENOSPC])
-def test_folder_that_cannot_be_made(attempt: Any, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+def refuse_folders(number: int) -> None:
+    """Let the folder `out` be impossible to make, with this error."""
     mkdir = Path.mkdir
 
     def refuse(self: Path, *args: Any, **kwargs: Any) -> None:
@@ -210,8 +213,12 @@ def test_folder_that_cannot_be_made(attempt: Any, monkeypatch: pytest.MonkeyPatc
             raise OSError(number, os.strerror(number), str(self))
         mkdir(self, *args, **kwargs)
 
-    monkeypatch.setattr(Path, "mkdir", refuse)
-    code, err = attempt(table())
+    Path.mkdir = refuse  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES, errno.ENOSPC])
+def test_folder_that_cannot_be_made(attempt: Any, number: int) -> None:
+    code, err = attempt(table(), before=partial(refuse_folders, number))
     assert code == 2
     assert os.strerror(number) in err
     assert "out" in err

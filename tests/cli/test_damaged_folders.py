@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +31,8 @@ from mixwell.cli import main
 def one_line() -> Any:
     """Run a command line, in a process of its own, that must fail in one line; returns the line."""
 
-    def attempt(*words: Any, code: int = 2) -> str:
-        end, told = run_forked(words)
+    def attempt(*words: Any, code: int = 2, before: Any = None) -> str:
+        end, told = run_forked(words, before)
         assert end == code and "Traceback" not in told, told
         said = [line for line in told.splitlines() if line.startswith("mixwell: ")]
         assert len(said) == (1 if code else 0), said
@@ -117,16 +118,19 @@ def test_a_forged_pickle_in_a_checkpoint(tiny: Path, data_file: Path, tmp_path: 
     assert not (tmp_path / "mark").exists()
 
 
-def test_divergence_makes_room(tiny: Path, data_file: Path, tmp_path: Path, one_line: Any, monkeypatch: Any) -> None:
-    """The same command with another rate starts anew; the folder that diverged is kept aside."""
+def diverge() -> None:
+    """Let every loss that is reported be NaN."""
     from mixwell.training import callbacks
 
+    check = callbacks._check_finite
+    callbacks._check_finite = lambda logs, *more: check({**logs, "loss": float("nan")}, *more)
+
+
+def test_divergence_makes_room(tiny: Path, data_file: Path, tmp_path: Path, one_line: Any) -> None:
+    """The same command with another rate starts anew; the folder that diverged is kept aside."""
     words = ["train", data_file, "-m", tiny, "-o", tmp_path / "out", "--method", "none", "--epochs", 1]
     words += ["--batch-size", 8, "--folds", 0, "-q"]
-    check = callbacks._check_finite
-    with monkeypatch.context() as patch:
-        patch.setattr(callbacks, "_check_finite", lambda logs, *more: check({**logs, "loss": float("nan")}, *more))
-        said = one_line(*words, "--learning-rate", 0.5)
+    said = one_line(*words, "--learning-rate", 0.5, before=diverge)
     assert "diverged" in said and "starts anew" in said
     assert "lower --learning-rate" in one_line("train", "--resume", tmp_path / "out")
     assert main([str(word) for word in [*words, "--learning-rate", 0.001]]) == 0
@@ -136,21 +140,25 @@ def test_divergence_makes_room(tiny: Path, data_file: Path, tmp_path: Path, one_
     assert "finished run" in one_line(*words)
 
 
-def test_a_run_folder_removed_midway(
-    tiny: Path, data_file: Path, tmp_path: Path, one_line: Any, monkeypatch: Any
-) -> None:
+def remove_the_run(folder: Path) -> None:
+    """Let a folder vanish before the training begins."""
     from mixwell.training import run as runs
 
     learn = runs.learn
 
     def removing(*args: Any) -> Any:
-        shutil.rmtree(tmp_path / "out")
+        shutil.rmtree(folder)
         return learn(*args)
 
-    monkeypatch.setattr(runs, "learn", removing)
+    runs.learn = removing
+
+
+def test_a_run_folder_removed_midway(tiny: Path, data_file: Path, tmp_path: Path, one_line: Any) -> None:
+    before = partial(remove_the_run, tmp_path / "out")
     for method in ("probe", "none"):
         words = ["train", data_file, "-m", tiny, "-o", tmp_path / "out", "--method", method, "--pooling", "mean", "-q"]
-        assert "removed" in one_line(*words, *(["--epochs", 1, "--folds", 0] if method == "none" else []))
+        more = ["--epochs", 1, "--folds", 0] if method == "none" else []
+        assert "removed" in one_line(*words, *more, before=before)
         shutil.rmtree(tmp_path / "out", ignore_errors=True)
 
 
@@ -223,18 +231,22 @@ def test_damaged_comparisons(finished: Path, tmp_path: Path, capsys: pytest.Capt
     assert "is corrupt" not in damaged(bad_byte)
 
 
-def test_a_comparison_removed_midway(place: Path, tmp_path: Path, one_line: Any, monkeypatch: Any) -> None:
+def remove_the_comparison(folder: Path) -> None:
+    """Let a folder vanish before each of its runs."""
     from mixwell.compare import cell
     from mixwell.compare.engines import inline
 
     def removing(spec: Any, cache: Any) -> Any:
-        shutil.rmtree(tmp_path / "out", ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
         return cell.run_cell(spec, cache)
 
-    monkeypatch.setattr(inline, "run_cell", removing)
+    inline.run_cell = removing
+
+
+def test_a_comparison_removed_midway(place: Path, tmp_path: Path, one_line: Any) -> None:
     words = ["compare", place / "films.csv", "-m", place / "tiny", "-o", tmp_path / "out", "--workers", 0, "-q"]
     words += ["--methods", "amplify", "--seeds", 1, "--epochs", 1, "--no-references"]
-    assert "removed" in one_line(*words)
+    assert "removed" in one_line(*words, before=partial(remove_the_comparison, tmp_path / "out"))
     assert not (tmp_path / "out").exists()
 
 

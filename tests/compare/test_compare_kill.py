@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import random
 import re
@@ -15,12 +14,10 @@ from typing import Any
 import pytest
 from test_compare import calm, make_grid, place  # noqa: F401
 
+import forked
 from mixwell.compare.records import Records
 
 KILLS = 10 if os.environ.get("MIXWELL_SLOW_TESTS") else 3
-PRELOAD = ["transformers", "transformers.models.bert.modeling_bert", "transformers.trainer", "datasets",
-           "mixwell.training", "mixwell.data", "mixwell.core.mixer", "mixwell.compare.run",
-           "mixwell.compare.cell", "mixwell.compare.engines.local"]  # fmt: skip
 
 
 def job(folder: str, place: str, workers: int, changes: dict[str, Any]) -> None:  # noqa: F811
@@ -38,9 +35,7 @@ def job(folder: str, place: str, workers: int, changes: dict[str, Any]) -> None:
 
 @pytest.fixture(scope="session")
 def processes() -> Any:
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(PRELOAD)
-    return context
+    return forked.processes()
 
 
 def start(processes: Any, folder: Path, place: Path, workers: int = 2, **changes: Any) -> Any:  # noqa: F811

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import random
 import shutil
@@ -17,9 +16,9 @@ from typing import Any
 import pytest
 from test_training import calm, data_file, settings, tiny  # noqa: F401
 
+import forked
+
 KILLS = int(os.environ.get("MIXWELL_KILLS", "10"))
-PRELOAD = ["transformers", "transformers.models.bert.modeling_bert", "transformers.trainer", "datasets",
-           "mixwell.api", "mixwell.data", "mixwell.core.mixer", "matplotlib.figure"]  # fmt: skip
 
 
 def job(kind: str, values: dict[str, Any] | None, folder: str, blow: str, code: Any) -> None:
@@ -98,9 +97,7 @@ def job(kind: str, values: dict[str, Any] | None, folder: str, blow: str, code: 
 
 @pytest.fixture(scope="session")
 def processes() -> Any:
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(PRELOAD)
-    return context
+    return forked.processes()
 
 
 def start(processes: Any, kind: str, wanted: Any, blow: str = "") -> tuple[Any, Any]:
