@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import subprocess
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,38 +30,82 @@ def processes() -> Any:
     return context
 
 
-def run_forked(words: Sequence[Any], before: Callable[[], Any] | None = None) -> tuple[int, str]:
-    """Run `mixwell WORDS`; returns its exit code and what it printed to stderr. A traceback ends it with 99.
+class Command:
+    """`mixwell WORDS` in such a process, started at once. A traceback ends it with 99.
 
     Args:
         words: of the command line.
         before: called first, to put something else in place; a function of a module, so that it can be sent.
+        cwd: the folder to run in; None for this one.
+        terminal: the path of a terminal for its input and output; None for none.
+        env: the environment; None for this one.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        said = Path(folder) / "stderr"
-        child = processes().Process(target=_run, args=([str(word) for word in words], str(said), before))
-        child.start()
-        child.join()
-        return child.exitcode, said.read_text(encoding="utf-8")
+
+    def __init__(
+        self,
+        words: Sequence[Any],
+        before: Callable[[], Any] | None = None,
+        *,
+        cwd: Path | None = None,
+        terminal: str | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        self._said = tempfile.TemporaryDirectory()
+        self._out, self._err = Path(self._said.name) / "stdout", Path(self._said.name) / "stderr"
+        self.words = [str(word) for word in words]
+        ends = (terminal or os.devnull, terminal or str(self._out), str(self._err))
+        told = (str(cwd or Path.cwd()), dict(os.environ if env is None else env))
+        self.process = processes().Process(target=_run, args=(self.words, ends, *told, before))
+        self.process.start()
+
+    def wait(self, timeout: float = 300) -> subprocess.CompletedProcess[str]:
+        """What it printed, and its exit code."""
+        self.process.join(timeout)
+        if self.process.is_alive():
+            self.process.kill()
+            raise subprocess.TimeoutExpired(self.words, timeout)
+        with self._said:
+            out, err = (path.read_text(encoding="utf-8") if path.exists() else "" for path in (self._out, self._err))
+            return subprocess.CompletedProcess(self.words, self.process.exitcode, out, err)
 
 
-def _run(words: list[str], said: str, before: Callable[[], Any] | None) -> None:
+def run_forked(words: Sequence[Any], before: Callable[[], Any] | None = None) -> tuple[int, str]:
+    """Run `mixwell WORDS`; returns its exit code and what it printed to stderr."""
+    done = Command(words, before).wait()
+    return done.returncode, done.stderr
+
+
+def fork_workers() -> None:
+    """Let the workers of a comparison be forked too, for `before`."""
+    from mixwell.compare.engines import local
+
+    local.START_METHOD = "fork"
+
+
+def _run(
+    words: list[str], ends: tuple[str, str, str], cwd: str, env: dict[str, str], before: Callable[[], Any] | None
+) -> None:
     import torch
 
     from mixwell.cli import main
 
-    torch.set_num_threads(1)
     end = 99
     try:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        os.dup2(os.open(said, os.O_WRONLY | os.O_CREAT, 0o600), 2)
+        for number, (path, how) in enumerate(zip(ends, (os.O_RDONLY, os.O_WRONLY, os.O_WRONLY), strict=True)):
+            os.dup2(os.open(path, how | (os.O_CREAT if number else 0), 0o600), number)
+        sys.stdin = open(0, closefd=False)  # noqa: SIM115
         sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)  # noqa: SIM115
+        os.chdir(cwd)
+        os.environ.clear()
+        os.environ.update(env)
+        torch.set_num_threads(1)
         try:
             if before is not None:
                 before()
             end = main(words)
         except BaseException:
             traceback.print_exc()
+        sys.stdout.flush()
         sys.stderr.flush()
     finally:
         os._exit(end)

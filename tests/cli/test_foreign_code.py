@@ -1,4 +1,4 @@
-"""Code that comes with a model runs by a flag typed now, and by nothing that a file says. Real processes."""
+"""Code that comes with a model runs by a flag typed now, and by nothing that a file says. In processes of their own."""
 
 # ruff: noqa: F811 - fixtures are imported by name
 
@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_training import calm, data_file, rows, run_command, tiny, write_csv  # noqa: F401
+from test_training import calm, data_file, rows, tiny, write_csv  # noqa: F401
+
+from forked import Command
 
 CODE = """
 from pathlib import Path
@@ -47,7 +49,7 @@ def foreign(tiny: Path, tmp_path: Path) -> tuple[Path, Path]:
 
 
 def run(*words: Any, cwd: Path) -> tuple[int, str]:
-    done = run_command(*words, cwd=cwd)
+    done = Command(words, cwd=cwd).wait()
     said = [line for line in done.stderr.splitlines() if line.startswith("mixwell: ")]
     if done.returncode == 2:
         assert len(said) == 1 and "Traceback" not in done.stderr, done.stderr

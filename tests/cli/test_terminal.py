@@ -7,15 +7,15 @@ import os
 import pty
 import re
 import struct
-import subprocess
-import sys
 import termios
+import threading
 from pathlib import Path
 
 import pytest
 import typer
 from test_training import make_model, rows, write_csv
 
+from forked import Command
 from mixwell import cli
 from mixwell.utils.console import fit_table
 
@@ -28,11 +28,9 @@ def on_terminal(words: list[str], columns: int) -> list[str]:
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
     kept = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "CI")}
-    process = subprocess.Popen(
-        [sys.executable, "-m", "mixwell", *words], stdin=slave, stdout=slave, stderr=subprocess.PIPE,
-        env={**kept, "TERM": "xterm-256color"},
-    )  # fmt: skip
-    os.close(slave)
+    command = Command(words, terminal=os.ttyname(slave), env={**kept, "TERM": "xterm-256color"})
+    # Its side stays open until it has ended: before it has opened its own, a closed one would be the end.
+    threading.Thread(target=lambda: (command.process.join(), os.close(slave)), daemon=True).start()
     parts = []
     while True:
         try:
@@ -43,9 +41,8 @@ def on_terminal(words: list[str], columns: int) -> list[str]:
             break
         parts.append(part)
     os.close(master)
-    assert process.stderr is not None
-    errors = process.stderr.read().decode()
-    assert process.wait() == 0, errors
+    done = command.wait()
+    assert done.returncode == 0, done.stderr
     text = _CONTROL.sub("", b"".join(parts).decode()).replace("\r\n", "\n")
     return text.rstrip("\n").split("\n")
 

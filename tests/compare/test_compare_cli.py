@@ -11,6 +11,7 @@ import pytest
 from test_compare import FakeEngine, calm, finished, place  # noqa: F401
 from test_training import rows, run_command, write_csv
 
+from forked import Command, fork_workers
 from mixwell.cli import main
 from mixwell.compare import run as runs
 
@@ -157,22 +158,16 @@ def test_the_real_thing(place: Path, tmp_path: Path) -> None:  # noqa: F811
 
 def test_the_same_command_twice_at_once(place: Path, tmp_path: Path) -> None:  # noqa: F811
     """What the recipes for SLURM and ssh do: the command on every machine, one shared folder."""
-    import subprocess
-    import sys
-
     line = words(place, tmp_path / "out", "--methods", "amplify,tmix", "--quiet", "--workers", "1", "--threads", "1")
-    both = [
-        subprocess.Popen([sys.executable, "-m", "mixwell", *line], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        for _ in range(2)
-    ]
-    printed = [each.communicate(timeout=300) for each in both]
-    assert [each.returncode for each in both] == [0, 0], printed
+    both = [Command(line, fork_workers) for _ in range(2)]
+    done = [each.wait() for each in both]
+    assert [each.returncode for each in done] == [0, 0], done
     log = [json.loads(text) for text in (tmp_path / "out" / "log.jsonl").read_text().splitlines()]
     finished_cells = [each["cell"] for each in log if each["event"] == "finished"]
     assert len(finished_cells) == len(set(finished_cells)) == 8
     assert len({each["process"] for each in log if each["event"] == "command"}) == 2
     # Both come to the same conclusion from the same records.
-    assert printed[0][0] == printed[1][0]
+    assert done[0].stdout == done[1].stdout
 
 
 @pytest.mark.parametrize(

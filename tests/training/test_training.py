@@ -61,7 +61,7 @@ def write_csv(path: Path, lines: list[tuple[str, str]], header: str = "text,labe
 
 
 def run_command(*words: Any, **options: Any) -> subprocess.CompletedProcess[str]:
-    """The real command line in a process of its own."""
+    """The real command line in a fresh process."""
     return subprocess.run(
         [sys.executable, "-m", "mixwell", *map(str, words)], capture_output=True, text=True, timeout=300, **options
     )

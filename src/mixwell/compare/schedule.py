@@ -127,8 +127,8 @@ class _Schedule:
                 # Without running cells too: nodes come and go.
                 for event in self.engine.wait(_CHECK_INTERVAL if self.running else 0.0):
                     self._handle(event)
-                if self.waiting and not self.running:
-                    time.sleep(_CHECK_INTERVAL)
+                if self.waiting and not self.running and time.monotonic() < self.next_check:
+                    time.sleep(_CHECK_INTERVAL)  # others have the rest
                 self.view.progress.slots = max(self.engine.slots, 1)
                 self.view.tick()
         finally:

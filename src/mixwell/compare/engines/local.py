@@ -14,6 +14,8 @@ from mixwell.compare.engines.base import Event, Failed, Finished, Started
 from mixwell.compare.engines.worker import run_worker, set_allocator, set_threads
 from mixwell.compare.spec import CellSpec
 
+START_METHOD = "spawn"
+
 
 def cores() -> int:
     """The cores this process may use."""
@@ -65,7 +67,7 @@ class LocalEngine:
         workers: how many cells run at a time.
         threads: of each worker; None divides the cores among them.
         cache_dir: for tokenised texts.
-        start_method: of `multiprocessing`. `spawn` is safe everywhere.
+        start_method: of `multiprocessing`; None for the one that is safe everywhere.
     """
 
     def __init__(
@@ -73,12 +75,12 @@ class LocalEngine:
         workers: int = 1,
         threads: int | None = None,
         cache_dir: str | None = None,
-        start_method: str = "spawn",
+        start_method: str | None = None,
     ) -> None:
         self.slots = workers
         self.threads = threads or max(1, cores() // workers)
         self._cache_dir = cache_dir
-        self._context = multiprocessing.get_context(start_method)
+        self._context = multiprocessing.get_context(start_method or START_METHOD)
         self._workers: list[WorkerProcess] = []
         self._events: deque[Event] = deque()
         self._devices = gpus()
