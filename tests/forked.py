@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import resource
 import subprocess
 import sys
 import tempfile
@@ -39,6 +40,10 @@ class Command:
         cwd: the folder to run in; None for this one.
         terminal: the path of a terminal for its input and output; None for none.
         env: the environment; None for this one.
+
+    Attributes:
+        process: for signals.
+        memory: by how many MB it grew, after `wait`.
     """
 
     def __init__(
@@ -53,7 +58,9 @@ class Command:
         self._said = tempfile.TemporaryDirectory()
         self._out, self._err = Path(self._said.name) / "stdout", Path(self._said.name) / "stderr"
         self.words = [str(word) for word in words]
-        ends = (terminal or os.devnull, terminal or str(self._out), str(self._err))
+        self._grown = Path(self._said.name) / "memory"
+        self.memory = 0
+        ends = (terminal or os.devnull, terminal or str(self._out), str(self._err), str(self._grown))
         told = (str(cwd or Path.cwd()), dict(os.environ if env is None else env))
         self.process = processes().Process(target=_run, args=(self.words, ends, *told, before))
         self.process.start()
@@ -65,6 +72,7 @@ class Command:
             self.process.kill()
             raise subprocess.TimeoutExpired(self.words, timeout)
         with self._said:
+            self.memory = int(self._grown.read_text()) if self._grown.exists() else 0
             out, err = (path.read_text(encoding="utf-8") if path.exists() else "" for path in (self._out, self._err))
             return subprocess.CompletedProcess(self.words, self.process.exitcode, out, err)
 
@@ -83,7 +91,7 @@ def fork_workers() -> None:
 
 
 def _run(
-    words: list[str], ends: tuple[str, str, str], cwd: str, env: dict[str, str], before: Callable[[], Any] | None
+    words: list[str], ends: tuple[str, ...], cwd: str, env: dict[str, str], before: Callable[[], Any] | None
 ) -> None:
     import torch
 
@@ -91,7 +99,7 @@ def _run(
 
     end = 99
     try:
-        for number, (path, how) in enumerate(zip(ends, (os.O_RDONLY, os.O_WRONLY, os.O_WRONLY), strict=True)):
+        for number, (path, how) in enumerate(zip(ends[:3], (os.O_RDONLY, os.O_WRONLY, os.O_WRONLY), strict=True)):
             os.dup2(os.open(path, how | (os.O_CREAT if number else 0), 0o600), number)
         sys.stdin = open(0, closefd=False)  # noqa: SIM115
         sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)  # noqa: SIM115
@@ -102,7 +110,10 @@ def _run(
         try:
             if before is not None:
                 before()
+            start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
             end = main(words)
+            grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - start
+            Path(ends[3]).write_text(str(grown // 1024))
         except BaseException:
             traceback.print_exc()
         sys.stdout.flush()

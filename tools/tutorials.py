@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -44,15 +44,21 @@ def quiet_place(folder: Path) -> Iterator[None]:
         os.chdir(before)
 
 
-def run(path: Path, folder: Path) -> str:
-    """Run a page in a folder and return its text with what it prints now."""
+def run_command(words: list[str], folder: Path, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """Run `mixwell WORDS` in a folder."""
+    line = [sys.executable, "-m", "mixwell", *words]
+    return subprocess.run(line, cwd=folder, env=env, capture_output=True, text=True, check=False)
+
+
+def run(path: Path, folder: Path, run_command: Callable[..., Any] = run_command) -> str:
+    """Run a page in a folder and return its text with what it prints now; `run_command` runs its commands."""
     text = path.read_text(encoding="utf-8")
     space: dict[str, Any] = {"__name__": "tutorial"}
 
     def replace(match: re.Match[str]) -> str:
         kind, code, _ = match.groups()
         if kind == "console":
-            return f"```console\n{_console(code, folder)}```\n"
+            return f"```console\n{_console(code, folder, run_command)}```\n"
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
             exec(compile(code, f"{path.name}", "exec"), space)
@@ -63,7 +69,7 @@ def run(path: Path, folder: Path) -> str:
         return BLOCK.sub(replace, text)
 
 
-def _console(code: str, folder: Path) -> str:
+def _console(code: str, folder: Path, run_command: Callable[..., Any]) -> str:
     """The commands of a block, each with what it prints to standard output."""
     lines = []
     for command in re.findall(r"^\$ ((?:.*\\\n)*.*)", code, re.MULTILINE):
@@ -71,10 +77,7 @@ def _console(code: str, folder: Path) -> str:
         if words[0] != "mixwell":
             raise ValueError(f"a console block runs mixwell only, not {words[0]!r}")
         environment = {**os.environ, "COLUMNS": "100", "NO_COLOR": "1", "HF_HUB_OFFLINE": "1"}
-        done = subprocess.run(
-            [sys.executable, "-m", "mixwell", *words[1:]],
-            cwd=folder, env=environment, capture_output=True, text=True, check=False,
-        )  # fmt: skip
+        done = run_command(words[1:], folder, environment)
         if done.returncode != 0:
             raise RuntimeError(f"{command}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
         shown = "\n".join(line.rstrip() for line in done.stdout.strip("\n").splitlines())

@@ -10,9 +10,6 @@ import json
 import os
 import pickle
 import shutil
-import signal
-import subprocess
-import sys
 import time
 from functools import partial
 from pathlib import Path
@@ -23,7 +20,7 @@ import pytest
 from test_compare import finished, place  # noqa: F401
 from test_training import calm, data_file, rows, run, settings, tiny, write_csv  # noqa: F401
 
-from forked import run_forked
+from forked import Command, run_forked
 from mixwell.cli import main
 
 
@@ -253,16 +250,14 @@ def test_a_comparison_removed_midway(place: Path, tmp_path: Path, one_line: Any)
 def test_compare_says_something_on_sigterm(place: Path, tmp_path: Path) -> None:
     words = ["compare", "films.csv", "-m", place / "tiny", "-o", tmp_path / "out", "--workers", 0, "--seeds", 50]
     words += ["--methods", "amplify", "--epochs", 5, "--batch-size", 8]
-    child = subprocess.Popen(
-        [sys.executable, "-m", "mixwell", *map(str, words)], cwd=place, stderr=subprocess.PIPE, text=True
-    )
+    child = Command(words, cwd=place)
     cells, since = tmp_path / "out" / "cells", time.monotonic()
-    while not (cells.is_dir() and any(cells.iterdir())) and time.monotonic() - since < 120 and child.poll() is None:
+    while not (cells.is_dir() and any(cells.iterdir())) and time.monotonic() - since < 120 and child.process.is_alive():
         time.sleep(0.1)
-    child.send_signal(signal.SIGTERM)
-    _, said = child.communicate(timeout=60)
-    assert child.returncode == 143, said
-    last = said.strip().splitlines()[-1]
+    child.process.terminate()
+    done = child.wait(60)
+    assert done.returncode == 143, done.stderr
+    last = done.stderr.strip().splitlines()[-1]
     assert last.startswith("mixwell: stopped by SIGTERM") and "the same command does the rest" in last
     assert not list((tmp_path / "out" / "failed").iterdir())
 
@@ -298,18 +293,6 @@ def test_a_changed_cache_is_not_used(tiny: Path, data_file: Path, tmp_path: Path
     assert tokens() == before
 
 
-BOMB = """
-import resource, sys
-from mixwell.cli import main
-main(["--version"])
-import mixwell.data, torch, datasets, transformers, pyarrow.parquet
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-code = main(sys.argv[1:])
-print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
-sys.exit(code)
-"""
-
-
 @pytest.mark.parametrize("suffix", ["csv", "jsonl"])
 def test_a_field_that_is_huge_when_unpacked(tmp_path: Path, suffix: str) -> None:
     """300 MB in one field: refused early, with little memory."""
@@ -318,10 +301,8 @@ def test_a_field_that_is_huge_when_unpacked(tmp_path: Path, suffix: str) -> None
         stream.write(b"text,label\na,b\n" if suffix == "csv" else b'{"text": "a", "label": "b"}\n{"text": "')
         for _ in range(300):
             stream.write(b"x" * 1_000_000)
-    done = subprocess.run(
-        [sys.executable, "-c", BOMB, "train", str(source), "-o", str(tmp_path / "out")],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    command = Command(["train", source, "-o", tmp_path / "out"])
+    done = command.wait()
     assert done.returncode == 2, done.stderr
     assert "characters" in done.stderr.splitlines()[-1] and "Traceback" not in done.stderr
-    assert int(done.stdout.split()[-1]) < 900
+    assert 0 < command.memory < 900

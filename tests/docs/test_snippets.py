@@ -15,6 +15,7 @@ import pytest
 import torch
 
 import tutorials
+from forked import Command, fork_workers
 
 HERE = Path(__file__).parents[1]
 ROOT = HERE.parent
@@ -178,6 +179,10 @@ def test_tutorial(path, tmp_path, monkeypatch):
     if path.stem == "lora":
         pytest.importorskip("peft")
     shown = path.read_text(encoding="utf-8")
-    assert tutorials.words(tutorials.run(path, tmp_path)) == tutorials.words(shown), (
+
+    def command(words, folder, env):
+        return Command(words, fork_workers, cwd=folder, env=env).wait()
+
+    assert tutorials.words(tutorials.run(path, tmp_path, command)) == tutorials.words(shown), (
         f"run `python tools/tutorials.py {path.relative_to(ROOT)}`"
     )

@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from test_training import calm, run_command, tiny  # noqa: F401
+from test_training import calm, tiny  # noqa: F401
 
 import zoo
+from forked import Command
 from mixwell import cli
 from mixwell.report.attention import choice, data, pictures
 from mixwell.report.attention import page as pages
@@ -379,11 +380,11 @@ def test_a_method_that_does_not_fit_is_named(tmp_path: Path, tiny: Path, capsys:
     assert "--methods ssmix: " in capsys.readouterr().err
 
 
-def test_the_real_command(tiny: Path, tmp_path: Path) -> None:
-    done = run_command("attention", tiny, "the film was great", cwd=tmp_path)
+def test_the_command_in_a_process_of_its_own(tiny: Path, tmp_path: Path) -> None:
+    done = Command(["attention", tiny, "the film was great"], cwd=tmp_path).wait()
     assert done.returncode == 0, done.stderr
     assert done.stdout == ""
     assert (tmp_path / "attention.html").is_file()
-    done = run_command("attention", tiny, "the film", "--methods", "unknown", cwd=tmp_path)
+    done = Command(["attention", tiny, "the film", "--methods", "unknown"], cwd=tmp_path).wait()
     assert done.returncode == 2
     assert done.stderr.startswith("mixwell: --methods: ")
