@@ -29,9 +29,14 @@ _SHAPE = dict(
 )
 
 
+def seed(number: int) -> None:
+    """As `torch.manual_seed`, which notes a traceback for each kind of GPU that may be started later."""
+    torch.random.default_generator.manual_seed(number)
+
+
 def tiny(kind: str, *, num_labels: int = 3, dropout: float = 0.0, **extra) -> tf.PreTrainedModel:
     """Build a tiny random classifier of one architecture."""
-    torch.manual_seed(7)
+    seed(7)
     common = dict(num_labels=num_labels, **extra)
     drop = dict(hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout)
     if kind == "bert":
@@ -194,7 +199,7 @@ def minilm_folder() -> Path:
 
 def minilm(num_labels: int = 4, **extra) -> tf.PreTrainedModel:
     """MiniLM with real weights, float64, no dropout, and a head of fixed random weights."""
-    torch.manual_seed(11)
+    seed(11)
     model = tf.AutoModelForSequenceClassification.from_pretrained(
         minilm_folder(), num_labels=num_labels, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, **extra
     ).double()
