@@ -14,13 +14,14 @@ os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
 
 import pytest
 
-# Files whose tests share something costly (a browser, a cluster): one worker runs all of a group. The marker of xdist
-# does nothing with this pytest.
+# Files whose tests share something costly (a browser, a cluster, what two ranks have trained): one worker runs all of a
+# group. The marker of xdist does nothing with this pytest.
 GROUPS = {
     "test_ray.py": "ray",
     "test_report_page.py": "browser",
     "test_attention_page.py": "browser",
     "test_site.py": "browser",
+    **{name: name for name in ("test_ddp.py", "test_export.py", "test_compare_kill.py", "test_conditions.py")},
 }
 
 

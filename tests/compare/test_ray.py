@@ -40,7 +40,9 @@ from mixwell.utils.errors import MixwellError, OptionError, RunError
 TESTS = Path(__file__).resolve().parent
 STORE = 80 << 20
 # Nodes that die are found out in about two seconds, as tests should not take long.
-CONFIG = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500, "health_check_failure_threshold": 4}
+CONFIG = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500, "health_check_failure_threshold": 4,
+          # Else the other tests would leave the workers of Ray no time.
+          "worker_niceness": 0}  # fmt: skip
 
 
 class Nodes:
