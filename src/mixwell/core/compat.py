@@ -25,7 +25,7 @@ class HookGuards:
         cls = HookGuards
         if not cls._holders:
             cls._before = bool(torch._dynamo.config.skip_nnmodule_hook_guards)
-            torch._dynamo.config.skip_nnmodule_hook_guards = False
+        torch._dynamo.config.skip_nnmodule_hook_guards = False  # also if somebody has changed it meanwhile
         cls._holders += 1
         self._held = True
 

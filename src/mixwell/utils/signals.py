@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ from types import FrameType
 from mixwell.utils.errors import MixwellError
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_PATIENCE = 0.5  # seconds until a signal whose error was ignored is raised again
 
 
 class Interrupted(MixwellError):
@@ -73,6 +75,59 @@ class _Ended(BaseException):
 
 
 @contextlib.contextmanager
+def _ended_by(error: Callable[[int], BaseException]) -> Iterator[None]:
+    """Raise an error inside when Ctrl-C or SIGTERM comes; does nothing in threads, where Python has no signals.
+
+    Python ignores an error that is raised in a finaliser, and a signal may well come in one. So as long as the error is
+    not on its way out, it is raised again.
+
+    Args:
+        error: makes it, of the signal's number.
+    """
+    raised: list[BaseException] = []
+    numbers: list[int] = []
+    again, over = threading.Event(), threading.Event()
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        if again.is_set():
+            again.clear()
+            if _on_its_way_out(raised):
+                return
+        made = error(number)
+        raised.append(made)
+        numbers.append(number)
+        raise made
+
+    def insist() -> None:
+        while not over.wait(_PATIENCE):
+            if numbers:
+                again.set()
+                signal.pthread_kill(threading.main_thread().ident or 0, numbers[-1])
+
+    can_insist = threading.current_thread() is threading.main_thread() and hasattr(signal, "pthread_kill")
+    helper = threading.Thread(target=insist, daemon=True)
+    with _handled_by(stop):
+        if can_insist:
+            helper.start()
+        try:
+            yield
+        finally:
+            over.set()
+            if can_insist:
+                helper.join()
+
+
+def _on_its_way_out(raised: list[BaseException]) -> bool:
+    """Whether the code that was interrupted cleans up after one of these errors."""
+    handled = sys.exc_info()[1]
+    while handled is not None:
+        if any(handled is each for each in raised):
+            return True
+        handled = handled.__context__
+    return False
+
+
+@contextlib.contextmanager
 def telling(advice: str) -> Iterator[None]:
     """Let Ctrl-C and SIGTERM end what happens inside, and say how to go on; everything is closed on the way out.
 
@@ -81,12 +136,12 @@ def telling(advice: str) -> Iterator[None]:
     """
     heard: list[int] = []
 
-    def stop(number: int, frame: FrameType | None) -> None:
+    def ended(number: int) -> BaseException:
         heard.append(number)
-        raise _Ended
+        return _Ended()
 
     try:
-        with _handled_by(stop):
+        with _ended_by(ended):
             yield
     except _Ended:
         raise Interrupted(f"stopped by {signal.Signals(heard[0]).name}; {advice}", heard[0]) from None
@@ -98,8 +153,8 @@ def stoppable(path: Path) -> contextlib.AbstractContextManager[None]:
     For what is not training: `StopSignal` takes over there, to write a checkpoint first.
     """
 
-    def stop(number: int, frame: FrameType | None) -> None:
+    def stopped(number: int) -> BaseException:
         name = signal.Signals(number).name
-        raise Interrupted(f"stopped by {name}; continue with `mixwell train --resume {path}`", number)
+        return Interrupted(f"stopped by {name}; continue with `mixwell train --resume {path}`", number)
 
-    return _handled_by(stop)
+    return _ended_by(stopped)
