@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 from pathlib import Path
 
@@ -198,11 +199,15 @@ def minilm_folder() -> Path:
 
 
 def minilm(num_labels: int = 4, **extra) -> tf.PreTrainedModel:
-    """MiniLM with real weights, float64, no dropout, and a head of fixed random weights."""
+    """MiniLM with real weights, float64, no dropout, a head of fixed random weights, and the words of `TEXTS`."""
     seed(11)
     model = tf.AutoModelForSequenceClassification.from_pretrained(
         minilm_folder(), num_labels=num_labels, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, **extra
-    ).double()
+    )
+    # The others would be most of its numbers, and of the time to compare gradients.
+    words = model.get_input_embeddings().weight.data[[*range(KEPT), *_words()]]
+    model.set_input_embeddings(torch.nn.Embedding(len(words), words.shape[1], PAD, _weight=words))
+    model = model.double()
     with torch.no_grad():
         model.classifier.weight.copy_(torch.randn(model.classifier.weight.shape, dtype=torch.float64) * 0.2)
     return model
@@ -218,11 +223,25 @@ TEXTS = [
 ]
 
 
-def text_batch(num_labels: int = 4, task: str = "single_label") -> dict:
-    """A padded batch of real sentences and pairs for MiniLM."""
+KEPT = 200  # ids of special tokens stay what they are
+
+
+@functools.cache
+def _encoded() -> dict[str, Tensor]:
     tokenizer = tf.AutoTokenizer.from_pretrained(minilm_folder())
-    encoded = [tokenizer(a, b) if b else tokenizer(a) for a, b in TEXTS]
-    made = dict(tokenizer.pad(encoded, return_tensors="pt"))
+    return dict(tokenizer.pad([tokenizer(a, b) if b else tokenizer(a) for a, b in TEXTS], return_tensors="pt"))
+
+
+def _words() -> list[int]:
+    """The tokenizer's ids of the words in `TEXTS`, in the order that they have in the model of `minilm`."""
+    return [number for number in _encoded()["input_ids"].unique().tolist() if number >= KEPT]
+
+
+def text_batch(num_labels: int = 4, task: str = "single_label") -> dict:
+    """A padded batch of real sentences and pairs for the model of `minilm`."""
+    made = {name: value.clone() for name, value in _encoded().items()}
+    for place, number in enumerate(_words()):
+        made["input_ids"][_encoded()["input_ids"] == number] = KEPT + place
     made["labels"] = labels(task, len(TEXTS), torch.Generator().manual_seed(1), num_labels)
     return made
 
