@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 from pathlib import Path
@@ -27,8 +28,6 @@ FAST = (
     "--seeds",
     "2",
     "--no-references",
-    "--methods",
-    "amplify",
 )
 
 
@@ -38,7 +37,9 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def words(place: Path, output: Path, *more: Any) -> list[str]:  # noqa: F811
-    return [str(w) for w in ("compare", place / "films.csv", "-m", place / "tiny", "-o", output, *FAST, *more)]
+    methods = [] if "--methods" in more else ["--methods", "amplify"]
+    line = ("compare", place / "films.csv", "-m", place / "tiny", "-o", output, *FAST, *methods, *more)
+    return [str(word) for word in line]
 
 
 @pytest.mark.parametrize(
@@ -129,6 +130,20 @@ def test_failed_cells(
     monkeypatch.setattr(runs, "make_engine", lambda *args: FakeEngine())
     assert main(words(place, tmp_path / "out")) == 2
     assert main(words(place, tmp_path / "out", "--retry-failed")) == 0
+
+
+def test_methods_may_be_given_several_times(
+    place: Path,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(runs, "make_engine", lambda *args: FakeEngine())
+    assert main(words(place, tmp_path / "out", "--methods", "tmix:alpha=0.5,amplify", "--methods", "manifold")) == 0
+    capsys.readouterr()
+    assert main(["report", str(tmp_path / "out"), "-f", "csv"]) == 0
+    found = {row["method"] for row in csv.DictReader(capsys.readouterr().out.splitlines())}
+    assert {"tmix[alpha=0.5]", "amplify", "manifold"} <= found, found
 
 
 def test_report(finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:  # noqa: F811

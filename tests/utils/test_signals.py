@@ -1,5 +1,7 @@
 """Ctrl-C and SIGTERM end a command, wherever they come."""
 
+# ruff: noqa: PT012 - the error comes from anywhere in the block
+
 from __future__ import annotations
 
 import os

@@ -20,9 +20,9 @@ _TRAINING = (
 
 
 @takes(
-    option("methods", str | None,
-           "As in manifold,tmix:alpha=0.5. Plain training, label smoothing, a probe and TF-IDF are always added.",
-           MODEL),
+    option("methods", list[str] | None,
+           "As in manifold,tmix:alpha=0.5; may be given several times. Plain training, label smoothing, a probe and "
+           "TF-IDF are always added.", MODEL, metavar="NAMES"),
     option("seeds", int | None, "How many seeds; 3 at least to know anything. Default: 5; in a race at most 18.", RUN),
     option("race", bool, "Add seeds in rounds; a method that is better, worse or practically equal trains no more.",
            RUN, "--race", default=False),
@@ -165,7 +165,7 @@ def _read(data: list[str] | None, values: dict[str, Any]) -> dict[str, Any]:
         "typos": grids.numbers(values["typos"], float, "--typos"),
         "imbalance": grids.numbers(values["imbalance"], float, "--imbalance"),
         "data": data or None,
-        "methods": None if values["methods"] is None else grids.split_methods(values["methods"]),
+        "methods": grids.split_methods(",".join(values["methods"])) if values["methods"] else None,
         "fractions": grids.numbers(values["fractions"], float, "--fractions"),
         "per_class": grids.numbers(values["per_class"], int, "--per-class"),
         "settings": training,
