@@ -213,6 +213,16 @@ def minilm(num_labels: int = 4, **extra) -> tf.PreTrainedModel:
     return model
 
 
+def narrow(num_labels: int = 4) -> tf.PreTrainedModel:
+    """A BERT with MiniLM's blocks and heads but an eighth of its width: random weights, float64, no dropout."""
+    seed(11)
+    shape = dict(_SHAPE, vocab_size=KEPT + len(_words()), hidden_size=48, num_hidden_layers=6, num_attention_heads=12)
+    config = tf.BertConfig(
+        **shape, num_labels=num_labels, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, initializer_range=0.2
+    )
+    return tf.BertForSequenceClassification(config).double()
+
+
 TEXTS = [
     ("the parcel came two weeks late and nobody told me why it took so long to get here", None),
     ("refund?", None),

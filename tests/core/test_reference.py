@@ -1,4 +1,4 @@
-"""Every method against the slow reference: MiniLM, float64, pinned draws, 1e-9."""
+"""Every method against the slow reference, float64, pinned draws, 1e-9: MiniLM once, all options on a narrow BERT."""
 
 from __future__ import annotations
 
@@ -17,20 +17,12 @@ SEP, UNUSED, PAD = 102, 1, 0
 
 @pytest.fixture(scope="module")
 def model():
-    return zoo.minilm()  # with scaled dot product attention, the default
+    return zoo.narrow()  # with scaled dot product attention, the default
 
 
-@pytest.mark.parametrize("name", ["none", "amplify", "attentionmix"])
-def test_eager_attention_too(batch, name):
-    model = zoo.minilm()
-    model.set_attn_implementation("eager")
-    slow = {
-        "none": lambda plan: reference.plain(model, batch),
-        "amplify": lambda plan: reference.amplify(model, batch, lam=0.7, perm=PERM),
-        "attentionmix": lambda plan: reference.attentionmix(model, batch, perm=PERM),
-    }[name]
-    pin = {"none": {}, "amplify": dict(lam=0.7, permutation=PERM), "attentionmix": dict(permutation=PERM)}[name]
-    check(model, batch, name, {}, slow, pin=pin)
+@pytest.fixture(scope="module")
+def minilm():
+    return zoo.minilm()
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +56,51 @@ def check(model, batch, method, options, expected, *, pin=None, hidden=True):
         want_gradient = theirs.get(name, torch.zeros_like(ours[name]))
         assert (ours[name] - want_gradient).abs().max() <= 1e-9, name
     return plan
+
+
+REAL = {
+    "none": ({}, lambda model, batch, plan: reference.plain(model, batch)),
+    "amplify": (
+        dict(lam=0.7, permutation=PERM),
+        lambda model, batch, plan: reference.amplify(model, batch, lam=0.7, perm=PERM),
+    ),
+    "embedmix": (
+        dict(lam=0.7, permutation=PERM),
+        lambda model, batch, plan: reference.embedmix(model, batch, lam=0.7, perm=PERM),
+    ),
+    "sentencemix": (
+        dict(lam=0.7, permutation=PERM),
+        lambda model, batch, plan: reference.sentencemix(model, batch, lam=0.7, perm=PERM),
+    ),
+    "tmix": (
+        dict(lam=0.6, permutation=PERM, layer=4),
+        lambda model, batch, plan: reference.tmix(model, batch, lam=0.6, perm=PERM, layer=4),
+    ),
+    "manifold": (
+        dict(lam=0.35, permutation=PERM, layer=3),
+        lambda model, batch, plan: reference.manifold(
+            model, batch, lam=0.35, perm=PERM, point=3, padding="sep", fill_id=None, partner_fill="pair"
+        ),
+    ),
+    "attentionmix": (
+        dict(permutation=PERM),
+        lambda model, batch, plan: reference.attentionmix(model, batch, perm=PERM),
+    ),
+    "nonlinear": (
+        dict(permutation=PERM),
+        lambda model, batch, plan: reference.nonlinear(
+            model, batch, gate=plan.extra["gate"], perm=PERM, point="sentence"
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("name", REAL)
+def test_real_weights(minilm, batch, name, attention):
+    pin, slow = REAL[name]
+    minilm.set_attn_implementation(attention)
+    check(minilm, batch, name, {}, lambda plan: slow(minilm, batch, plan), pin=pin)
 
 
 def test_none_is_plain(model, batch):
@@ -188,8 +225,13 @@ def test_nonlinear(model, batch, point, perm):
 
 
 @pytest.mark.parametrize("fraction", [0.1, 0.3])
-@pytest.mark.parametrize("perm", [PERM, PAIRS, FIXED], ids=["cycles", "pairs", "fixed"])
-def test_ssmix_picks_the_same_spans(model, batch, perm, fraction):
+@pytest.mark.parametrize(
+    ("which", "perm"),
+    [("model", PERM), ("model", PAIRS), ("model", FIXED), ("minilm", PERM)],
+    ids=["cycles", "pairs", "fixed", "real weights"],
+)
+def test_ssmix_picks_the_same_spans(request, batch, which, perm, fraction):
+    model = request.getfixturevalue(which)
     special = [101, 102, 0]
     ids, weight, _ = reference.ssmix(model, batch, perm=perm, special_ids=special, fraction=fraction)
     seen = {}
@@ -218,7 +260,7 @@ def test_ssmix_picks_the_same_spans(model, batch, perm, fraction):
 @pytest.mark.parametrize(("task", "labels"), [("multi_label", 4), ("regression", 1)])
 @pytest.mark.parametrize("name", ["amplify", "embedmix", "batchmixup"])
 def test_other_tasks(task, labels, name):
-    model, batch = zoo.minilm(num_labels=labels), zoo.text_batch(labels, task)
+    model, batch = zoo.narrow(num_labels=labels), zoo.text_batch(labels, task)
     batch["labels"] = batch["labels"].double()
     pin = {} if name == "batchmixup" else dict(lam=0.7, permutation=PERM)
     slow = {
