@@ -88,7 +88,7 @@ def test_no_data(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.usefixtures("fake")
 def test_changed_data_and_versions(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:  # noqa: F811
     file, out = write_csv(tmp_path / "d.csv", rows(90)), tmp_path / "out"
-    command = ["compare", str(file), "-m", str(place / "tiny"), "-o", str(out), *FAST]
+    command = ["compare", str(file), "-m", str(place / "tiny"), "-o", str(out), "--methods", "amplify", *FAST]
     assert main(command) == 0
     before = sorted(path.name for path in (out / "cells").iterdir())
     write_csv(file, rows(90, seed=3))
