@@ -22,7 +22,8 @@ _TRAINING = (
 @takes(
     option("methods", list[str] | None,
            "As in manifold,tmix:alpha=0.5; may be given several times. Plain training, label smoothing, a probe and "
-           "TF-IDF are always added. Default: manifold, and amplify with strong mixing whose labels agree.", MODEL, metavar="NAMES"),
+           "TF-IDF are always added. Default: manifold, and amplify with strong mixing whose labels agree.", MODEL,
+           metavar="NAMES"),
     option("seeds", int | None, "How many seeds; 3 at least to know anything. Default: 5; in a race at most 18.", RUN),
     option("race", bool, "Add seeds in rounds; a method that is better, worse or practically equal trains no more.",
            RUN, "--race", default=False),
