@@ -27,6 +27,7 @@ from mixwell.compare.summary import Summary, read_summary
 from mixwell.metrics.measure import measure
 from mixwell.metrics.scores import METRICS, softmax
 from mixwell.metrics.temperature import fit_temperature
+from mixwell.report import charts
 from mixwell.report import compare as export
 
 EVIL = '<script>document.title="broken"</script>'
@@ -280,6 +281,16 @@ def test_forest_shows_the_difference(browser: Any, page_path: Path, summary: Sum
             box.locator("figure:visible figcaption.title").text_content() == "Negative log-likelihood after temperature"
         )
         assert box.locator("button[aria-pressed=true]").all_text_contents() == ["NLL after T"]
+
+
+def test_what_is_far_off_does_not_squeeze_the_others() -> None:
+    near = charts.ForestRow("Manifold", 1.0, 0.0, 2.0, "", "+1.0")
+    far = charts.ForestRow("TF-IDF", -30.0, -50.0, -10.0, "", "-30.0", aside=True)
+    alone = str(charts.forest([near], label="x", better="right"))
+    both = str(charts.forest([near, far], label="x", better="right"))
+    place = r'class="zero"[^>]*x1="([\d.]+)"|x1="([\d.]+)"[^>]*class="zero"'
+    assert re.findall(place, alone) == re.findall(place, both) != []
+    assert "\u25c2 -30" in both and "\u25c2" not in alone
 
 
 def test_texts_stay_texts(browser: Any, page_path: Path) -> None:

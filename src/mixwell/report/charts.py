@@ -66,7 +66,8 @@ def _for_both_widths(draw: Callable[Concatenate[str, float, P], Markup]) -> Call
 class ForestRow:
     """A row of a forest plot; ends may be NaN. The outer ones are of the adjusted interval, which the verdict has.
 
-    `dots` are seeds with their own differences.
+    `dots` are seeds with their own differences. One that is `aside` has no part in the range of the axis: where it lies
+    beyond, its value stands at the edge.
     """
 
     name: str
@@ -78,6 +79,13 @@ class ForestRow:
     outer_lo: float = math.nan
     outer_hi: float = math.nan
     dots: tuple[tuple[int, float], ...] = ()
+    aside: bool = False
+
+
+def _beyond(drawing: Picture, edge: float, y: float, row: ForestRow) -> None:
+    """The value of a row that lies beyond the axis, at that edge."""
+    words = f"\u25c2 {row.mean:+.3g}" if edge < drawing.width / 2 else f"{row.mean:+.3g} \u25b8"
+    drawing.text(edge, y + 4.5, words, anchor="start" if edge < drawing.width / 2 else "end", kind="soft")
 
 
 @_for_both_widths
@@ -99,13 +107,14 @@ def forest(
     above = width < 400
     side, step, top = 0.0 if above else _side([row.name for row in rows], 210), 44.0 if above else 28.0, 26.0
     height = top + step * len(rows) + 44
-    values = [v for row in rows for v in (row.mean, row.lo, row.hi, row.outer_lo, row.outer_hi)]
-    low, high = _span([*values, *(value for row in rows for _, value in row.dots), zero])
+    scaled = [row for row in rows if not row.aside] or rows
+    values = [v for row in scaled for v in (row.mean, row.lo, row.hi, row.outer_lo, row.outer_hi)]
+    low, high = _span([*values, *(value for row in scaled for _, value in row.dots), zero])
     drawing = Picture(width, height, label, kind)
     left, right = side + (10 if above else 12), width - 14
 
     def x(value: float) -> float:
-        return left + (value - low) / (high - low) * (right - left)
+        return left + (min(max(value, low), high) - low) / (high - low) * (right - left)
 
     bottom = top + step * len(rows)
     marks = ticks(low, high, 4 if above else 6)
@@ -126,7 +135,10 @@ def forest(
         if above:
             drawing.text(0, y - 12, shorten(row.name, 44), kind=bold)
         else:
-            drawing.text(side, y + 4.5, shorten(row.name), anchor="end", kind=bold)
+            drawing.text(side, y + 4.5, shorten(row.name, 26 if bold else 30), anchor="end", kind=bold)
+        if not low <= row.mean <= high:
+            _beyond(drawing, left if row.mean < low else right, y, row)
+            continue
         if math.isfinite(row.outer_lo) and math.isfinite(row.outer_hi):
             pale = f"stroke:{paint};stroke-width:7;opacity:0.25"
             drawing.line(x(row.outer_lo), y, x(row.outer_hi), y, "", pale)

@@ -14,7 +14,7 @@ from typing import Any
 
 from mixwell.compare import tables
 from mixwell.compare.records import Record
-from mixwell.compare.spec import BASELINE, canonical
+from mixwell.compare.spec import BASELINE, REFERENCES, canonical
 from mixwell.compare.stats.bootstrap import metric_info
 from mixwell.compare.stats.judge import BETTER, WORSE
 from mixwell.compare.stats.verdicts import CALIBRATION, PRIMARY
@@ -334,11 +334,8 @@ def _forest_rows(group: Group, metric: str, scale: float) -> list[charts.ForestR
         words = ", ".join(filter(None, [tables.change(d, column), judged]))
         ends = (scale * d.lo, scale * d.hi, scale * d.lo_adjusted, scale * d.hi_adjusted)
         dots = [(seed, scale * value) for seed, value in verdict.by_seed(group, name, metric)]
-        rows.append(
-            charts.ForestRow(
-                method_title(name), scale * d.mean, ends[0], ends[1], judged, words, ends[2], ends[3], tuple(dots)
-            )
-        )
+        told = (method_title(name), scale * d.mean, ends[0], ends[1], judged, words, ends[2], ends[3], tuple(dots))
+        rows.append(charts.ForestRow(*told, aside=name in REFERENCES))
     return rows
 
 

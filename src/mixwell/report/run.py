@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from mixwell.compare.spec import BASELINE
 from mixwell.data import texts_of
 from mixwell.metrics.scores import METRICS
 from mixwell.metrics.tasks import MULTI, REGRESSION, SINGLE
@@ -115,7 +116,7 @@ def prepare(
         "method": details.method_view(method, None, {name: 1}),
         "why_no_texts": why if texts is None else "",
         "settings": [(key.replace("_", " "), str(value)) for key, value in settings.items() if value is not None],
-        "options": [(key, str(value)) for key, value in metrics["method"]["options"].items() if value is not None],
+        "options": _options(metrics["method"]),
         "notes": [_FOLDERS.sub("", note) for note in record["notes"]],
         "facts": _facts(folder, record),
         "comparisons": links.comparisons_beside(folder, str(record["data"]["source"]), place),
@@ -232,3 +233,11 @@ def _texts(record: dict[str, Any], split: str | None) -> tuple[list[str] | None,
     if data.fingerprint != record["data"]["fingerprint"]:
         return None, "the data changed since the run"
     return (texts_of(table_of(data, split)) if split else []), ""
+
+
+def _options(method: dict[str, Any]) -> list[tuple[str, str]]:
+    """The options that had an effect: without mixing, only label smoothing has one."""
+    given = {key: str(value) for key, value in method["options"].items() if value is not None}
+    if method["method"] == BASELINE:
+        given = {key: value for key, value in given.items() if key == "label_smoothing"}
+    return list(given.items())
