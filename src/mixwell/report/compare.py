@@ -154,8 +154,10 @@ def _board(summary: Summary) -> dict[str, Any]:
     """All candidates of all comparisons in one table; a comparison without a metric leaves its cell empty."""
     ready = [group for group in summary.groups if group.comparison is not None]
     columns = list({column.metric: column for group in ready for column in group.columns}.values())
-    places = [BoardHead("data", number=False), BoardHead("training rows", low=True)]
-    heads = [BoardHead("method", number=False), *(places if len(summary.groups) > 1 else [])]
+    heads = [BoardHead("method", number=False)]
+    sizes = len({group.train_rows for group in ready}) > 1  # one size for all stands above the table
+    if len(summary.groups) > 1:
+        heads += [BoardHead("data", number=False), *([BoardHead("training rows", low=True)] if sizes else [])]
     for column in columns:
         low = column.metric == "seconds_per_step" or not metric_info(column.metric).higher_is_better
         heads.append(BoardHead(f"{column.title} %" if column.percent else column.title, low=low))
@@ -169,11 +171,13 @@ def _board(summary: Summary) -> dict[str, Any]:
         # What distinguishes it from others of the same data and sample: model, settings.
         unique = named[group.spec.name, group.spec.title] == 1
         place = (group.spec.name if unique else group.title) if len(summary.groups) > 1 else ""
-        rows += [_board_row(group, method, columns, place=place, mixed=mixed) for method in group.methods]
+        rows += [_board_row(group, method, columns, place=place, sizes=sizes, mixed=mixed) for method in group.methods]
     return {"heads": heads, "rows": rows}
 
 
-def _board_row(group: Group, method: str, columns: list[Column], *, place: str, mixed: bool) -> dict[str, Any]:
+def _board_row(
+    group: Group, method: str, columns: list[Column], *, place: str, sizes: bool, mixed: bool
+) -> dict[str, Any]:
     main = group.columns[0]
     first = group.row(method, main.metric)
     assert first is not None
@@ -183,7 +187,9 @@ def _board_row(group: Group, method: str, columns: list[Column], *, place: str, 
     standing = difference.verdict if difference else standing
     cells = [BoardCell(method_title(method), method, kind="t", about=glossary.anchor(method))]
     if place:
-        cells += [BoardCell(place, kind="t"), BoardCell(f"{few:,}" if few == many else f"{few:,}-{many:,}", str(many))]
+        cells.append(BoardCell(place, kind="t"))
+    if place and sizes:
+        cells.append(BoardCell(f"{few:,}" if few == many else f"{few:,}-{many:,}", str(many)))
     unit = f" {main.title}" if mixed and difference else ""
     changes = [
         BoardCell(tables.change(difference, main) + unit, _value(difference.mean if difference else math.nan)),
