@@ -245,7 +245,7 @@ def table(args: argparse.Namespace) -> None:
     for rows, by_variant in sorted(found.items()):
         sets = [name for name in SETS if any(name in by for by in by_variant.values())]
         print(f"\n### {rows} rows: accuracy / NLL / NLL at the best temperature (seeds)\n")
-        print("| | " + " | ".join(sets) + " | mean | CPU s |\n|---|" + "---:|" * (len(sets) + 2))
+        print("| variant | " + " | ".join(sets) + " | mean | CPU s |\n|---|" + "---:|" * (len(sets) + 2))
         for variant, by in by_variant.items():
             means = {
                 name: {key: np.mean([each[key] for each in by[name]]) for key in ("accuracy", "nll", "nll_best", "cpu")}

@@ -12,7 +12,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
-from browsing import no_sideways_scroll, open_page, start_browser
+from browsing import axe_violations, no_sideways_scroll, open_page, start_browser
 
 import build_docs
 import pictures
@@ -233,6 +233,14 @@ def test_pages_in_a_browser(site, browser, scheme):
                 hidden = f"gh-{'dark' if scheme == 'light' else 'light'}-mode-only"
                 assert image.is_visible() == (not address.endswith(hidden)), f"{name}: {address}"
                 assert image.evaluate("image => image.complete && image.naturalWidth > 0") or not image.is_visible()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_everybody_can_use_the_site(site, browser, scheme):
+    for name in (*PAGES, "explanation/recipe", "results/protocol"):
+        # axe-core itself asks for the style sheets once more, which a browser refuses for files.
+        with open_page(site / f"{name}.html", scheme=scheme, browser=browser, strict=False) as page:
+            assert axe_violations(page) == [], name
 
 
 @pytest.mark.parametrize("width", [1280, 390])
