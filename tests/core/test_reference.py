@@ -72,6 +72,20 @@ REAL = {
         dict(lam=0.7, permutation=PERM),
         lambda model, batch, plan: reference.sentencemix(model, batch, lam=0.7, perm=PERM),
     ),
+    "cls": (
+        dict(lam=0.7, permutation=PERM),
+        lambda model, batch, plan: reference.sentencemix(model, batch, lam=0.7, perm=PERM),
+    ),
+    "input": (
+        dict(lam=0.35, permutation=PERM),
+        lambda model, batch, plan: reference.input_mixup(
+            model, batch, lam=0.35, perm=PERM, fill_id=None, partner_fill="pair", padding="sep"
+        ),
+    ),
+    "batchmixup": (
+        {},
+        lambda model, batch, plan: reference.batchmixup(model, batch, policy=plan.extra["policy"]),
+    ),
     "tmix": (
         dict(lam=0.6, permutation=PERM, layer=4),
         lambda model, batch, plan: reference.tmix(model, batch, lam=0.6, perm=PERM, layer=4),
