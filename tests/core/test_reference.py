@@ -58,63 +58,33 @@ def check(model, batch, method, options, expected, *, pin=None, hidden=True):
     return plan
 
 
+SEP_FILL = dict(padding="sep", fill_id=None, partner_fill="pair")
+# The reference, what is pinned in both, its other arguments, and what it takes from our draw.
 REAL = {
-    "none": ({}, lambda model, batch, plan: reference.plain(model, batch)),
-    "amplify": (
-        dict(lam=0.7, permutation=PERM),
-        lambda model, batch, plan: reference.amplify(model, batch, lam=0.7, perm=PERM),
-    ),
-    "embedmix": (
-        dict(lam=0.7, permutation=PERM),
-        lambda model, batch, plan: reference.embedmix(model, batch, lam=0.7, perm=PERM),
-    ),
-    "sentencemix": (
-        dict(lam=0.7, permutation=PERM),
-        lambda model, batch, plan: reference.sentencemix(model, batch, lam=0.7, perm=PERM),
-    ),
-    "cls": (
-        dict(lam=0.7, permutation=PERM),
-        lambda model, batch, plan: reference.sentencemix(model, batch, lam=0.7, perm=PERM),
-    ),
-    "input": (
-        dict(lam=0.35, permutation=PERM),
-        lambda model, batch, plan: reference.input_mixup(
-            model, batch, lam=0.35, perm=PERM, fill_id=None, partner_fill="pair", padding="sep"
-        ),
-    ),
-    "batchmixup": (
-        {},
-        lambda model, batch, plan: reference.batchmixup(model, batch, policy=plan.extra["policy"]),
-    ),
-    "tmix": (
-        dict(lam=0.6, permutation=PERM, layer=4),
-        lambda model, batch, plan: reference.tmix(model, batch, lam=0.6, perm=PERM, layer=4),
-    ),
-    "manifold": (
-        dict(lam=0.35, permutation=PERM, layer=3),
-        lambda model, batch, plan: reference.manifold(
-            model, batch, lam=0.35, perm=PERM, point=3, padding="sep", fill_id=None, partner_fill="pair"
-        ),
-    ),
-    "attentionmix": (
-        dict(permutation=PERM),
-        lambda model, batch, plan: reference.attentionmix(model, batch, perm=PERM),
-    ),
-    "nonlinear": (
-        dict(permutation=PERM),
-        lambda model, batch, plan: reference.nonlinear(
-            model, batch, gate=plan.extra["gate"], perm=PERM, point="sentence"
-        ),
-    ),
+    "none": (reference.plain, {}, {}, ()),
+    "amplify": (reference.amplify, dict(lam=0.7, perm=PERM), {}, ()),
+    "embedmix": (reference.embedmix, dict(lam=0.7, perm=PERM), {}, ()),
+    "sentencemix": (reference.sentencemix, dict(lam=0.7, perm=PERM), {}, ()),
+    "cls": (reference.sentencemix, dict(lam=0.7, perm=PERM), {}, ()),
+    "tmix": (reference.tmix, dict(lam=0.6, perm=PERM, layer=4), {}, ()),
+    "input": (reference.input_mixup, dict(lam=0.35, perm=PERM), SEP_FILL, ()),
+    "manifold": (reference.manifold, dict(lam=0.35, perm=PERM, point=3), SEP_FILL, ()),
+    "attentionmix": (reference.attentionmix, dict(perm=PERM), {}, ()),
+    "batchmixup": (reference.batchmixup, {}, {}, ("policy",)),
+    "nonlinear": (reference.nonlinear, dict(perm=PERM), dict(point="sentence"), ("gate",)),
 }
+OUR_NAMES = {"perm": "permutation", "point": "layer"}
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 @pytest.mark.parametrize("name", REAL)
 def test_real_weights(minilm, batch, name, attention):
-    pin, slow = REAL[name]
+    slow, pinned, more, drawn = REAL[name]
     minilm.set_attn_implementation(attention)
-    check(minilm, batch, name, {}, lambda plan: slow(minilm, batch, plan), pin=pin)
+    check(
+        minilm, batch, name, {}, pin={OUR_NAMES.get(key, key): value for key, value in pinned.items()},
+        expected=lambda plan: slow(minilm, batch, **pinned, **more, **{key: plan.extra[key] for key in drawn}),
+    )  # fmt: skip
 
 
 def test_none_is_plain(model, batch):

@@ -18,7 +18,7 @@ from test_training import calm, data_file, settings, tiny  # noqa: F401
 
 import forked
 
-KILLS = int(os.environ.get("MIXWELL_KILLS", "5"))  # `make kills` has many more
+KILLS = int(os.environ.get("MIXWELL_KILLS", "10"))
 
 
 def job(kind: str, values: dict[str, Any] | None, folder: str, blow: str, code: Any) -> None:
