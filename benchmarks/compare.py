@@ -183,7 +183,7 @@ def end_part(a: argparse.Namespace) -> None:
         records = fill(Path(folder) / "out", a)
         count = len(records.names())
         began = time.perf_counter()
-        summary = read_summary(records)
+        summary = read_summary(records, shown_only=True)  # as the command does
         read = time.perf_counter()
         page = export(summary, "html")
         done = time.perf_counter()

@@ -88,7 +88,7 @@ def test_the_clear_ones_are_out_early(place: Path, tmp_path: Path) -> None:  # n
     assert lane.out["amplify"].startswith("better (+12") and "after 3 seeds" in lane.out["amplify"]
     assert lane.out["tmix"].startswith("worse (-10")
     assert lane.out["manifold"].startswith("practically equal")
-    assert lane.looks[0] == 3 and lane.looks[-1] < 12 and lane.ended == "all methods are decided"
+    assert lane.looks[0] == 3 and lane.looks[-1] < 12 and lane.ended == "no method is left"
     trained = {(record.spec.label, record.spec.seed) for record in done.outcome.finished.values()}
     assert len(trained) < 5 * 12 / 2 and ("amplify", 3) not in trained
     group = done.summary.groups[0]

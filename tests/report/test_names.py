@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mixwell.compare.columns import COLUMNS
 from mixwell.compare.spec import REFERENCES, candidate
-from mixwell.compare.summary import COLUMNS
 from mixwell.methods import load_all
 from mixwell.report import glossary, matrix
 from mixwell.utils.titles import TITLES, method_title

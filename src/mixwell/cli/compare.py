@@ -127,6 +127,7 @@ def command(
             equal_within=values["equal_within"],
             budget=budget,
             command=shlex.join(["mixwell", *context.obj]) if context.obj else None,
+            shown_only=True,
         )
     show_comparison(done, write_comparison(done))
     run.check_failures(done)

@@ -53,7 +53,7 @@ def command(
         from mixwell.compare.records import Records
         from mixwell.compare.summary import read_summary
 
-        summary = read_summary(Records(folder), level, equal_within)
+        summary = read_summary(Records(folder), level, equal_within, shown_only=chosen == "html")
         text = export.export(summary, chosen, title=title, texts=texts, place=place, raw_csv=raw_csv)
     if output is None and chosen == "html":
         output = str(Path(folder) / "report.html")

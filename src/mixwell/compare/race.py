@@ -23,6 +23,7 @@ from mixwell.compare.stats.verdicts import PRIMARY, compare
 from mixwell.compare.summary import learned, seed_result
 from mixwell.utils.console import clock
 from mixwell.utils.errors import OptionError
+from mixwell.utils.titles import method_title
 
 if TYPE_CHECKING:
     from mixwell.compare.engines.base import Engine
@@ -170,9 +171,11 @@ class RaceResult:
         lines = [f"Race: {self.budget.words(runs, seconds)}, {share}."]
         for lane in self.lanes:
             rounds = ", ".join(map(str, lane.looks)) or "none"
-            lines.append(f"{lane.title}: rounds at {rounds} seeds; {lane.ended or 'all methods are decided'}.")
+            lines.append(f"{lane.title}: rounds at {rounds} seeds; {lane.ended or 'no method is left'}.")
             lines += [
-                f"  {method}: {lane.out.get(method, 'not decided')}" for method in lane.methods if method != BASELINE
+                f"  {method_title(method)}: {lane.out.get(method, 'not decided')}"
+                for method in lane.methods
+                if method != BASELINE
             ]
         return lines
 
@@ -258,7 +261,7 @@ def choose_round(lane: Lane, result: RaceResult) -> None:
     done = lane.looks[-1] if lane.looks else 0
     lane.wanted = lane.next_seeds()
     if not lane.active:
-        lane.ended = "all methods are decided"
+        lane.ended = "no method is left"
     elif done >= len(lane.seeds):
         lane.ended = f"all {done} seeds are used"
     elif lane.looks:
@@ -298,7 +301,7 @@ def _after_round(
         records.log("look", comparison=mark, seeds=lane.wanted)
     for method, why in judge(lane, failed, level, equal_within).items():
         lane.out[method] = f"{why}, after {lane.wanted} seeds"
-        view.note(f"{lane.title}: {method} is out after {lane.wanted} seeds: {why}")
+        view.note(f"{lane.title}: {method_title(method)} is out after {lane.wanted} seeds: {why}")
 
 
 def judge(lane: Lane, failed: Sequence[Failure], level: float, equal_within: float) -> dict[str, str]:

@@ -147,6 +147,7 @@ def run(
     equal_within: float = EQUAL_WITHIN,
     budget: Budget | None = None,
     command: str | None = None,
+    shown_only: bool = False,
 ) -> Done:
     """Train the cells of a grid that have no record yet, and summarise all of them.
 
@@ -161,6 +162,7 @@ def run(
         equal_within: points of the main metric that count as no difference.
         budget: makes it a race that may cost so much; None trains the whole grid.
         command: the command line, for the log and the page.
+        shown_only: leave out metrics that are in exports only.
 
     Raises:
         MixwellError: something in the grid or the folder cannot be used.
@@ -187,7 +189,8 @@ def run(
             cells, records, place, view, budget, level=level, equal_within=equal_within, retry_failed=retry_failed
         )
     finished = [outcome.finished[cell.key] for cell in cells if cell.key in outcome.finished]
-    summary = summarise(finished, list(outcome.failed.values()), level, equal_within, records.looks())
+    failed = list(outcome.failed.values())
+    summary = summarise(finished, failed, level, equal_within, records.looks(), shown_only=shown_only)
     log_looks(records, summary)
     return Done(records.path, dataclasses.replace(summary, commands=tuple(records.commands())), outcome, raced)
 

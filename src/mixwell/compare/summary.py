@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from mixwell.compare.columns import COLUMNS, EXPORTED_ONLY, JUDGED, SCALAR_COLUMNS, Column
 from mixwell.compare.records import CorruptRecord, Failure, Record, Records
 from mixwell.compare.spec import BASELINE, REFERENCES, CellSpec, canonical
 from mixwell.compare.stats.bootstrap import AFTER, SCALARS, SeedResult, metric_info
@@ -24,43 +25,6 @@ from mixwell.utils.errors import OptionError
 
 TEMPERATURE = "none + temperature"
 EQUAL_WITHIN = 1.0  # points of the main metric
-# The metrics that verdicts are shown for. Not NLL and ECE before temperature: a method can lower them by being more
-# timid, and be worse in all that counts.
-JUDGED = {
-    "single_label": ("accuracy", "aurc", "nll_after"),
-    "multi_label": ("micro_f1", "nll_after"),
-    "regression": ("mse", "mae", "pearson", "spearman"),
-}
-
-
-@dataclass(frozen=True)
-class Column:
-    """A column of the leaderboard: a metric, and its name for tables."""
-
-    metric: str
-    title: str
-    percent: bool = False
-
-
-COLUMNS = {
-    "single_label": (
-        Column("accuracy", "accuracy", True), Column("aurc", "AURC"), Column("nll_after", "NLL after T"),
-        Column("nll", "NLL"), Column("ece_after", "ECE after T", True), Column("ece", "ECE", True),
-        Column("excess_aurc", "excess AURC"), Column("error_auroc", "error AUROC"),
-    ),
-    "multi_label": (
-        Column("micro_f1", "micro-F1", True), Column("nll_after", "NLL after T"), Column("nll", "NLL"),
-        Column("ece_after", "ECE after T", True), Column("ece", "ECE", True),
-    ),
-    "regression": (
-        Column("mse", "MSE"), Column("mae", "MAE"), Column("pearson", "Pearson"), Column("spearman", "Spearman"),
-    ),
-}  # fmt: skip
-SCALAR_COLUMNS = (
-    Column("ood_auroc", "OOD AUROC"),
-    Column("ood_false_accept", "OOD accepted", True),
-    Column("seconds_per_step", "s/step"),
-)
 
 
 @dataclass(frozen=True)
@@ -144,13 +108,16 @@ class Summary:
     commands: tuple[str, ...] = ()
 
 
-def read_summary(records: Records, level: float = 0.95, equal_within: float = EQUAL_WITHIN) -> Summary:
+def read_summary(
+    records: Records, level: float = 0.95, equal_within: float = EQUAL_WITHIN, *, shown_only: bool = False
+) -> Summary:
     """The comparisons of all records in a folder.
 
     Args:
         records: the folder.
         level: of the intervals.
         equal_within: points of the main metric that count as no difference.
+        shown_only: leave out metrics that are in exports only.
 
     Raises:
         RunError: it is no such folder, or has records of another version.
@@ -163,7 +130,8 @@ def read_summary(records: Records, level: float = 0.95, equal_within: float = EQ
         except CorruptRecord as error:
             notes.append(f"record {key[:12]} is corrupt ({error}) and left out; `mixwell compare` trains it again")
     finished.sort(key=_order)
-    summary = summarise(finished, list(records.failures()), level, equal_within, records.looks())
+    failures = list(records.failures())
+    summary = summarise(finished, failures, level, equal_within, records.looks(), shown_only=shown_only)
     return dataclasses.replace(summary, notes=tuple(notes), commands=tuple(records.commands()))
 
 
@@ -179,6 +147,8 @@ def summarise(
     level: float = 0.95,
     equal_within: float = EQUAL_WITHIN,
     looks: Mapping[str, Collection[int]] | None = None,
+    *,
+    shown_only: bool = False,
 ) -> Summary:
     """The comparisons of some records, in their order.
 
@@ -188,6 +158,7 @@ def summarise(
         level: of the intervals.
         equal_within: points of the main metric that count as no difference.
         looks: for each comparison (`CellSpec.group_mark`) the numbers of seeds at which somebody has looked.
+        shown_only: leave out metrics that are in exports only.
     """
     check_equal_within(equal_within)
     earlier = looks or {}
@@ -204,7 +175,8 @@ def summarise(
         for words, part in _samplings(grouped.get(key, [])).items():
             points = None if spec.task == "regression" else equal_within / 100
             rules = Rules(tuple(sorted(earlier.get(spec.group_mark, ()))), points)
-            groups.append(_group(f"{title}{words}", spec, part, failed.get(key, []), level, rules))
+            without = EXPORTED_ONLY if shown_only else ()
+            groups.append(_group(f"{title}{words}", spec, part, failed.get(key, []), level, rules, without))
     return Summary(tuple(groups))
 
 
@@ -289,8 +261,9 @@ def _further_tests(
 
 
 def _group(
-    title: str, spec: CellSpec, records: list[Record], failed: list[Failure], level: float, rules: Rules
-) -> Group:
+    title: str, spec: CellSpec, records: list[Record], failed: list[Failure], level: float, rules: Rules,
+    without: Collection[str],
+) -> Group:  # fmt: skip
     by_method: dict[str, list[Record]] = {}
     for record in sorted(records, key=lambda record: record.spec.seed):
         by_method.setdefault(record.spec.label, []).append(record)
@@ -314,7 +287,7 @@ def _group(
     results = {label: results[label] for label in order if seeds & {result.seed for result in results[label]}}
     learning = learned(spec, {label: by_method[label] for label in results})
     rules = dataclasses.replace(rules, withheld=learning.withheld(BASELINE))
-    comparison = compare(results, BASELINE, task=spec.task, level=level, apart=REFERENCES, rules=rules)
+    comparison = compare(results, BASELINE, task=spec.task, level=level, apart=REFERENCES, rules=rules, without=without)
     one_set = len(seeds) > 1 and len({record.spec.sampled for record in by_method[BASELINE]}) == 1
     temperature = None
     if spec.task != "regression":

@@ -10,12 +10,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from mixwell.compare.columns import Column
 from mixwell.compare.conditions import CHOSEN
 from mixwell.compare.spec import BASELINE
 from mixwell.compare.stats.judge import Difference
 from mixwell.compare.stats.learned import GUESSING
 from mixwell.compare.stats.verdicts import PRIMARY
-from mixwell.compare.summary import TEMPERATURE, Column, Group, Summary
+from mixwell.compare.summary import TEMPERATURE, Group, Summary
 from mixwell.utils.cells import harmless
 from mixwell.utils.console import fit_table
 from mixwell.utils.titles import method_title

@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from mixwell.compare import tables
+from mixwell.compare.columns import Column
 from mixwell.compare.records import Record
 from mixwell.compare.spec import BASELINE, REFERENCES, canonical
 from mixwell.compare.stats.bootstrap import metric_info
 from mixwell.compare.stats.judge import BETTER, WORSE
 from mixwell.compare.stats.verdicts import CALIBRATION, PRIMARY
-from mixwell.compare.summary import TEMPERATURE, Column, Group, Summary
+from mixwell.compare.summary import TEMPERATURE, Group, Summary
 from mixwell.report import charts, details, glossary, links, verdict
 from mixwell.report.page import render
 from mixwell.utils.errors import OptionError, nearest

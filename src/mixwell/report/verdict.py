@@ -7,12 +7,13 @@ from datetime import datetime, timezone
 from typing import Any
 
 from mixwell.compare import tables
+from mixwell.compare.columns import Column
 from mixwell.compare.spec import BASELINE
 from mixwell.compare.stats.bootstrap import AFTER, metric_info
 from mixwell.compare.stats.judge import BETTER, EQUAL
 from mixwell.compare.stats.learned import GUESSING
 from mixwell.compare.stats.verdicts import CALIBRATION, PRIMARY, MetricRow
-from mixwell.compare.summary import TEMPERATURE, Column, Group, Summary
+from mixwell.compare.summary import TEMPERATURE, Group, Summary
 from mixwell.utils.titles import method_title
 
 _SECOND = {"single_label": ("ece_after", "nll_after"), "multi_label": ("ece_after",), "regression": ("pearson", "mae")}

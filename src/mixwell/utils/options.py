@@ -53,6 +53,9 @@ def of_type(value: Any, hint: Any, name: str) -> Any:
     return value
 
 
+_HINTS: dict[Any, dict[str, Any]] = {}  # reading annotations anew for each record took a tenth of a large grid's end
+
+
 def check_fields(owner: Any, apart: Sequence[str] = ()) -> None:
     """Raise `OptionError` where a field of a dataclass has a value of another type; whole numbers become floats.
 
@@ -60,7 +63,8 @@ def check_fields(owner: Any, apart: Sequence[str] = ()) -> None:
         owner: the dataclass's instance.
         apart: fields that may hold anything.
     """
-    hints = typing.get_type_hints(type(owner))
+    kind = type(owner)
+    hints = _HINTS[kind] = _HINTS.get(kind) or typing.get_type_hints(kind)
     for field in dataclasses.fields(owner):
         if field.name not in apart:
             object.__setattr__(owner, field.name, of_type(getattr(owner, field.name), hints[field.name], field.name))

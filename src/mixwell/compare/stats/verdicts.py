@@ -165,6 +165,7 @@ def compare(
     rng: np.random.Generator | int = 0,
     apart: Collection[str] = (),
     rules: Rules = FIXED,
+    without: Collection[str] = (),
 ) -> Comparison:
     """Compare every method with the baseline in every metric.
 
@@ -180,10 +181,12 @@ def compare(
         rng: generator or seed.
         apart: methods that are references and no candidates: they have no part in the adjustment.
         rules: what else verdicts depend on: looks at fewer seeds, what is practically equal, what is withheld.
+        without: metrics to leave out, before and after temperature.
     """
     _check_options(level, resamples)
     _check_results(results, baseline, task)
     names, scalars = _metric_list(results, metrics, task)
+    names = [name for name in names if name.removesuffix(AFTER) not in without]
     measured = MetricValues.of(results, names, task, resamples, np.random.default_rng(rng))
     rows: list[MetricRow] = []
     for name in names + scalars:
