@@ -301,16 +301,44 @@ def lines(path: Path) -> list[str]:
     return path.read_text(encoding="utf-8").splitlines() if path.exists() else []
 
 
+Found = dict[tuple[str, str], dict[str, dict[int, Any]]]
+
+
+def recorded(path: Path) -> tuple[Found, dict[tuple[str, str], set[int]]]:
+    """Results by size and data set, rival and seed; and the seeds that all rivals have."""
+    found: Found = defaultdict(lambda: defaultdict(dict))
+    for line in lines(path):
+        record = json.loads(line)
+        job = record["job"]
+        found[job["size"], job["data"]][job["rival"]][job["seed"]] = record["result"]
+    return found, {place: set.intersection(*(set(by[rival]) for rival in RIVALS)) for place, by in found.items()}
+
+
+def short_table(found: Found, whole: dict[tuple[str, str], set[int]]) -> None:
+    """Accuracy / NLL in one cell, for the docs."""
+    import numpy as np
+
+    for wanted in dict.fromkeys(size for size, _ in sorted(found, key=lambda place: (len(place[0]), place[0]))):
+        print(f"\n| {wanted} | seeds | " + " | ".join(RIVALS) + " |\n|---|---:|" + "---:|" * len(RIVALS))
+        for (size, name), by in sorted(found.items()):
+            seeds = sorted(whole[size, name])
+            if size != wanted or not seeds:
+                continue
+            shown = []
+            for metric, sign in (("accuracy", -1), ("nll", 1)):
+                values = np.array([[by[rival][seed][metric] for seed in seeds] for rival in RIVALS])
+                shown.append(cells(values, sign * values.mean(axis=1), metric))
+            print(f"| {name} | {len(seeds)} | " + " | ".join(f"{a} / {b}" for a, b in zip(*shown, strict=True)) + " |")
+
+
 def table(args: argparse.Namespace) -> None:
     """Means over the seeds that all rivals have, mean ranks, and where the first rival is behind."""
     import numpy as np
 
-    found: dict[tuple[str, str], dict[str, dict[int, Any]]] = defaultdict(lambda: defaultdict(dict))
-    for line in lines(Path(args.records)):
-        record = json.loads(line)
-        job = record["job"]
-        found[job["size"], job["data"]][job["rival"]][job["seed"]] = record["result"]
-    whole = {place: set.intersection(*(set(by[rival]) for rival in RIVALS)) for place, by in found.items()}
+    found, whole = recorded(Path(args.records))
+    if args.short:
+        short_table(found, whole)
+        return
     ranks: dict[str, list[Any]] = {"accuracy": [], "nll": []}
     behind = []
     for metric in METRICS:
@@ -335,7 +363,7 @@ def table(args: argparse.Namespace) -> None:
     if not ranks["nll"]:
         print("\nno data set has a seed of all rivals yet")
         return
-    print("\n### mean rank\n\n| | " + " | ".join(RIVALS) + " |\n|---|" + "---:|" * len(RIVALS))
+    print("\n### mean rank\n\n| rank in | " + " | ".join(RIVALS) + " |\n|---|" + "---:|" * len(RIVALS))
     for metric, rows in ranks.items():
         print(f"| {metric} | " + " | ".join(f"{rank:.2f}" for rank in np.mean(rows, axis=0)) + " |")
     print(f"\n### where {RIVALS[0]} is behind by more than one standard error\n\n" + ("\n".join(behind) or "nowhere"))
@@ -369,6 +397,7 @@ def main() -> None:
     runs.set_defaults(call=run)
     shown = commands.add_parser("table")
     shown.add_argument("--records", required=True)
+    shown.add_argument("--short", action="store_true", help="accuracy and NLL only")
     shown.set_defaults(call=table)
     args = parser.parse_args()
     os.environ.setdefault("HF_HUB_OFFLINE", "1")

@@ -1,7 +1,8 @@
 """Draw the pictures of the README and the docs, each for light and for dark pages: `python tools/pictures.py`.
 
-All numbers come from the repository: the options of the methods, docs/benchmarks.md, docs/reference/architectures.md
-and the packs under docs/results. A test draws them again and compares them with what is committed, to the byte.
+All numbers come from the repository: the options of the methods, docs/benchmarks.md, docs/reference/architectures.md,
+benchmarks/records and the packs under docs/results. A test draws them again and compares them with what is committed,
+to the byte.
 """
 
 from __future__ import annotations
@@ -350,6 +351,85 @@ def reliability_points(
     return points, error, len(confidence)
 
 
+def rivals() -> dict[str, dict[str, dict[float, dict[str, float]]]]:
+    """Means over the seeds that all have, from benchmarks/records/rivals.jsonl: data set, rival, training rows, metric.
+
+    Only data sets with two sizes or more that all rivals were trained on.
+    """
+    found: dict[tuple[str, str], dict[str, dict[int, dict[str, float]]]] = {}
+    path = ROOT / "benchmarks" / "records" / "rivals.jsonl"
+    for line in path.read_text(encoding="utf-8").splitlines():
+        record = json.loads(line)
+        job = record["job"]
+        place = found.setdefault((job["data"], job["size"]), {})
+        place.setdefault(job["rival"], {})[job["seed"]] = record["result"]
+    curves: dict[str, dict[str, dict[float, dict[str, float]]]] = {}
+    for (data, _), by in sorted(found.items()):
+        seeds = set.intersection(*(set(by.get(rival, {})) for rival in RIVALS))
+        for rival in RIVALS if seeds else ():
+            results = [by[rival][seed] for seed in sorted(seeds)]
+            means = {name: float(np.mean([result[name] for result in results])) for name in ("rows", "accuracy", "nll")}
+            curves.setdefault(data, {}).setdefault(rival, {})[means["rows"]] = means
+    return {data: by for data, by in curves.items() if len(by["mixwell"]) > 1}
+
+
+RIVALS = {
+    "mixwell": ("mixwell train", "one", ""),
+    "setfit": ("SetFit", "three", "8 4"),
+    "trainer": ("Trainer script, stock head", "two", "2 3"),
+    "probe": ("logistic regression on the frozen encoder", "muted", "10 3 2 3"),
+}
+TITLES = {"trec": "TREC", "trec_fine": "TREC-fine", "sst2": "SST-2", "sst5": "SST-5", "banking77": "BANKING77",
+          "ag_news": "AG News", "cola": "CoLA", "mrpc": "MRPC"}  # fmt: skip
+
+
+def training_rows(theme: Theme) -> str:
+    """Accuracy and NLL against training rows, for `mixwell train` and what people use instead."""
+    curves = rivals()
+    names = [name for name in TITLES if name in curves]
+    wide, high, gap = 150, 130, 42
+    draw = Drawing(70 + (wide + gap) * len(names), 2 * high + 190, "Accuracy and NLL against training rows", theme)
+    for column, data in enumerate(names):
+        rows = sorted(curves[data]["mixwell"])
+        left = 62 + (wide + gap) * column
+        draw.text(left + wide / 2, 20, TITLES[data], "ink", 14, weight=600)
+        for metric, top in (("accuracy", 40), ("nll", 40 + high + 34)):
+            scale = 100 if metric == "accuracy" else 1
+            values = [scale * point[metric] for by in curves[data].values() for point in by.values()]
+            low, most = min(values), max(values)
+            room = 0.08 * (most - low)
+
+            def place(
+                x: float, y: float, rows: list[float] = rows, left: float = left, top: float = top,
+                low: float = low - room, most: float = most + room,
+            ) -> tuple[float, float]:  # fmt: skip
+                span = np.log(rows[-1] / rows[0])
+                return left + 8 + np.log(x / rows[0]) / span * (wide - 16), top + (most - y) / (most - low) * high
+
+            draw.box(left, top, wide, high, "none", "rule", 3)
+            for value in (low, most):
+                shown = f"{value:.0f} %" if metric == "accuracy" else f"{value:.2f}"
+                draw.text(left - 5, place(rows[0], value)[1] + 4, shown, "muted", 11, "end")
+            for rival, (_, colour, dash) in reversed(RIVALS.items()):
+                by = curves[data][rival]
+                points = [place(x, scale * by[x][metric]) for x in sorted(by)]
+                draw.line(points, colour, 2.4 if rival == "mixwell" else 1.8, dash)
+                for x, y in points:
+                    draw.dot(x, y, 3.4 if rival == "mixwell" else 2.6, colour)
+            for x in rows if metric == "nll" else ():
+                draw.text(place(x, low)[0], top + high + 16, f"{x:.0f}", "muted", 11)
+    draw.text(16, 40 + high / 2, "accuracy", "muted", 12.5, turn=-90)
+    draw.text(16, 74 + 1.5 * high, "NLL (less is better)", "muted", 12.5, turn=-90)
+    bottom = 74 + 2 * high
+    draw.text(62, bottom + 40, "training rows, means over seeds; the encoder is MiniLM for all", "muted", 12.5, "start")
+    x = 62.0
+    for name, colour, dash in RIVALS.values():
+        draw.line([(x, bottom + 66), (x + 30, bottom + 66)], colour, 2.6, dash)
+        draw.text(x + 37, bottom + 70, name, colour, 12.5, "start")
+        x += 62 + 6.4 * len(name)
+    return draw.svg()
+
+
 def fits() -> tuple[list[str], dict[str, list[str]]]:
     """Which method fits which architecture, from docs/reference/architectures.md: the methods, and a row for each."""
     text = (ROOT / "docs" / "reference" / "architectures.md").read_text(encoding="utf-8")
@@ -410,14 +490,42 @@ def mixup(theme: Theme) -> str:
     return draw.svg()
 
 
+def badge(theme: Theme, label: str, value: str) -> str:
+    """A fact in two words, for the top of the README."""
+    left, right = 14 + 6.6 * len(label), 14 + 6.6 * len(value)
+    draw = Drawing(round(left + right), 22, f"{label}: {value}", theme)
+    draw.box(0, 0, left + right, 22, "panel", "", 4)
+    draw.box(left, 0, right, 22, "one", "", 4)
+    draw.text(left / 2, 15.5, label, "ink", 12)
+    draw.text(left + right / 2, 15.5, value, "on", 12, weight=600)
+    return draw.svg()
+
+
+def badges() -> dict[str, tuple[str, str]]:
+    """What the badges say, from pyproject.toml and the docs: label and value by name."""
+    about = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    least = re.search(r'^requires-python = ">=(.+)"', about, re.MULTILINE)
+    survey = " ".join((ROOT / "docs" / "reference" / "architectures.md").read_text(encoding="utf-8").split())
+    found = re.search(r"of \d+, (\d+) resolve and fire", survey)
+    licence = re.search(r'^license = "(.+)"', about, re.MULTILINE)
+    assert found and licence and least
+    return {
+        "badge-python": ("Python", f"{least[1]} or newer"),
+        "badge-licence": ("licence", licence[1]),
+        "badge-models": ("mixes", f"{found[1]} architectures"),
+    }
+
+
 def pictures() -> dict[str, Callable[[Theme], str]]:
     """All pictures by name."""
     from mixwell.methods.registry import load_all
 
     drawn: dict[str, Callable[[Theme], str]] = {
         "mixing": mixing, "mixup": mixup, "step-cost": step_cost, "lam": lam, "compounding": compounding,
-        "reliability": reliability, "architectures": architectures,
+        "reliability": reliability, "architectures": architectures, "training-rows": training_rows,
     }  # fmt: skip
+    for name, words in badges().items():
+        drawn[name] = lambda theme, words=words: badge(theme, *words)  # type: ignore[misc]
     for name in load_all():
         if any(name in names for names in PLACES.values()):
             drawn[f"mixing-{name}"] = lambda theme, name=name: mixing(theme, name)  # type: ignore[misc]

@@ -1,6 +1,6 @@
 // What scrolls sideways can be reached by keyboard, and the buttons of code blocks have names that differ.
 function tidy() {
-  const wide = ".md-typeset__scrollwrap, .md-typeset p:has(> img[src*='pictures/'])";
+  const wide = ".md-typeset__scrollwrap, .flowchart, .md-typeset p:has(> img[src*='pictures/'])";
   for (const element of document.querySelectorAll(wide)) {
     if (element.scrollWidth > element.clientWidth) {
       element.tabIndex = 0;

@@ -32,18 +32,19 @@ def attach(
     """Make a model train with mixup. Attaching again replaces the mixer that is there.
 
     Methods (`mixwell.methods()` says more; each is also a class, as in `mixwell.methods.Amplify(alpha=0.1)`):
-        amplify       the stream after attention, in every block; with its defaults noticeable in 15 % of steps
-        embedmix      the embeddings
-        sentencemix   the sentence vector, before the last linear layer
-        cls           the same, more strongly
-        tmix          the output of one block, drawn each step
-        input         the embeddings, shorter rows filled up
-        manifold      embeddings, a block or the sentence vector, drawn each step
-        attentionmix  the embeddings, token by token, by attention
-        batchmixup    sentence vectors of the whole batch
-        nonlinear     the sentence vector, feature by feature
-        ssmix         spans of tokens, by saliency
-        none          nothing: plain training, for comparison
+
+    - `amplify`: the stream after attention, in every block; with its defaults noticeable in 15 % of steps
+    - `embedmix`: the embeddings
+    - `sentencemix`: the sentence vector, before the last linear layer
+    - `cls`: the same, more strongly
+    - `tmix`: the output of one block, drawn each step
+    - `input`: the embeddings, shorter rows filled up
+    - `manifold`: embeddings, a block or the sentence vector, drawn each step
+    - `attentionmix`: the embeddings, token by token, by attention
+    - `batchmixup`: sentence vectors of the whole batch
+    - `nonlinear`: the sentence vector, feature by feature
+    - `ssmix`: spans of tokens, by saliency
+    - `none`: nothing: plain training, for comparison
 
     Args:
         model: a transformers model with a head, a model of sentence-transformers or SetFit, or any torch module if
