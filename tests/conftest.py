@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import time
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 # Tests run side by side, one per core: threads of their own would make them wait for each other.
@@ -13,6 +14,10 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
 
 import pytest
+
+import forked
+
+_frozen = float("-inf")
 
 # Files whose tests share something costly (a browser, a cluster, what two ranks have trained): one worker runs all of a
 # group. The marker of xdist does nothing with this pytest.
@@ -43,11 +48,14 @@ def _one_thread():
     torch.set_num_threads(1)
 
 
-@pytest.fixture(autouse=True, scope="session")
-def _imported_modules_are_kept():
-    """Spare the garbage collector what was imported: Trainer calls it at the end of every training."""
-    gc.collect()
-    gc.freeze()
+@pytest.fixture(autouse=True)
+def _what_is_old_is_not_collected():
+    """Spare the garbage collector what earlier tests imported: Trainer calls it at the end of every training."""
+    global _frozen
+    if time.monotonic() - _frozen > 20:
+        gc.collect()
+        forked.spare_collector()
+        _frozen = time.monotonic()
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -26,6 +26,7 @@ from mixwell.papers.results import MeasuredRun, Outputs, Results
 from mixwell.papers.run_file import anonymous
 from mixwell.papers.schema import SplitPart
 from mixwell.utils.errors import DataError, OptionError, RunError
+from sharing import only_one, shared_folder
 
 NAMES = [
     "amplify-table1", "amplify-table2", "amplify-table3", "amplify-table4", "amplify-figure2", "amplify-figure3",
@@ -38,14 +39,15 @@ FAST = ("--scale", "smoke", "--workers", "0", "--threads", "1", "--quiet")
 @pytest.fixture(scope="module")
 def smoke(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Runs a protocol at scale smoke, once; what that prints is no output of the test that happens to be the first."""
-    place = tmp_path_factory.mktemp("papers")
+    place = shared_folder(tmp_path_factory, "papers")
 
     def run(name: str) -> Path:
-        if not (place / name).exists():
-            printed = io.StringIO()
-            with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
-                code = main(["paper", "run", name, *FAST, "--output", str(place / name)])
-            assert code == 0, printed.getvalue()
+        with only_one(place / f"{name}.lock"):
+            if not (place / name).exists():
+                printed = io.StringIO()
+                with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+                    code = main(["paper", "run", name, *FAST, "--output", str(place / name)])
+                assert code == 0, printed.getvalue()
         return place / name
 
     return run

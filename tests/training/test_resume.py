@@ -25,6 +25,7 @@ def job(kind: str, values: dict[str, Any] | None, folder: str, blow: str, code: 
     """Train or resume in a child process; `blow` says where it kills itself."""
     import torch
 
+    forked.spare_collector()
     torch.set_num_threads(1)
     from mixwell import api, training
     from mixwell.training import artefacts, checkpoints, finetune, run_folder
@@ -133,7 +134,7 @@ def same(one: Path, other: Path, exact: bool = True) -> None:
 
 @pytest.fixture(scope="session")
 def undisturbed(processes: Any, tiny: Path, data_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    wanted = settings(tiny, data_file, tmp_path_factory.mktemp("runs") / "whole", save_steps=4, epochs=6, patience=2)
+    wanted = settings(tiny, data_file, tmp_path_factory.mktemp("runs") / "whole", save_steps=4, epochs=3, patience=2)
     assert finish(processes, "resume", wanted) == 100  # no such run; starts the server
     began = time.monotonic()
     assert finish(processes, "train", wanted) == 0
