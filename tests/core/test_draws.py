@@ -13,6 +13,7 @@ from scipy import stats
 import mixwell
 import zoo
 from mixwell.core.draw import draw_folded, draw_max_of, draw_permutation, generator, sample_beta
+from mixwell.methods.registry import build
 from mixwell.methods.tmix import scaled_layers
 
 CPU = torch.device("cpu")
@@ -25,6 +26,21 @@ def test_max_of_five():
     assert abs(draws.mean() - 0.9616) < 4 * draws.std() / math.sqrt(len(draws))
     for share, want in (((draws < 0.5).double().mean(), 1 / 32), ((draws > 0.99).double().mean(), 0.855)):
         assert abs(share - want) < 4 * math.sqrt(want * (1 - want) / len(draws))
+
+
+@pytest.mark.parametrize(("strength", "alpha", "share"), [("mild", 0.1, 6), ("medium", 0.4, 16), ("strong", 1.0, 25)])
+def test_strength_in_words(strength, alpha, share):
+    """The partner's share as the docs have it, in per cent; a record keeps the word, and is read back from it."""
+    for name in ("amplify", "input", "tmix"):
+        method = build(name, {"strength": strength})
+        assert (method.alpha, method.draw) == (alpha, "folded")
+        kept = method.options()
+        assert kept["strength"] == strength and not {"alpha", "draw"} & kept.keys()
+        assert build(name, kept) == method
+    assert "strength" not in build("amplify", {}).options()
+    rng = generator(3)
+    drawn = torch.tensor([method.draw_lam(rng) for _ in range(20000)], dtype=torch.float64)
+    assert abs(100 * (1 - drawn).mean() - share) < 1
 
 
 @pytest.mark.parametrize("alpha", [0.1, 0.2, 0.75, 1.0, 3.0])

@@ -34,7 +34,11 @@ def option(default: Any, help: str) -> Any:
 
 
 T = TypeVar("T", bound="Method")
-_LATER: dict[str, Any] = {"prob": 1.0, "problem": None}  # options that came after the first records, and their defaults
+_LATER: dict[str, Any] = {
+    "prob": 1.0,
+    "problem": None,
+    "strength": None,
+}  # options that came after the first records, and their defaults
 MOST = 100_000  # of whole numbers such as `samples`: a step would take minutes, or all memory
 
 
@@ -258,6 +262,11 @@ class Method:
         return values
 
 
+# How strongly to mix, in words: alpha of lam = max(l, 1 - l), l ~ Beta(alpha, alpha). The partner's share is on average
+# 6, 16 and 25 %.
+STRENGTHS = {"mild": 0.1, "medium": 0.4, "strong": 1.0}
+
+
 @dataclass
 class DrawsLam(Method):
     """A method that draws one lam a step by a named rule."""
@@ -267,11 +276,33 @@ class DrawsLam(Method):
     alpha: float = option(0.2, "shape of the Beta distribution lam is drawn from")
     draw: str = option("folded", "max_of (largest of `samples`), folded (max(l, 1-l)) or beta")
     samples: int = option(5, "how many draws max_of takes the largest of")
+    strength: str | None = option(None, "mild, medium or strong: sets draw='folded' and alpha to 0.1, 0.4 or 1")
 
     def __post_init__(self) -> None:
+        if self.strength is not None:
+            self._set_strength()
         super().__post_init__()
         self.positive("alpha", "samples")
         check_draw(self.draw)
+
+    def _set_strength(self) -> None:
+        """Turn `strength` into alpha and draw."""
+        self.choice("strength", STRENGTHS)
+        assert self.strength is not None
+        wanted = {"alpha": STRENGTHS[self.strength], "draw": "folded"}
+        usual = {field_.name: field_.default for field_ in dataclasses.fields(self)}
+        for name, value in wanted.items():
+            if getattr(self, name) not in (usual[name], value):
+                raise OptionError(
+                    f"strength={self.strength!r} sets {name}={value!r}, but {name}={getattr(self, name)!r} is given "
+                    f"too: leave one of them out"
+                )
+            setattr(self, name, value)
+
+    def options(self) -> dict[str, Any]:
+        """Return the options as plain values; `strength` stands for what it sets."""
+        values = super().options()
+        return values if self.strength is None else {k: v for k, v in values.items() if k not in ("alpha", "draw")}
 
     def draw_lam(self, rng: torch.Generator) -> float:
         """Draw lam by the rule `draw`."""
