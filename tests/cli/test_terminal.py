@@ -138,3 +138,20 @@ def test_a_table_that_does_not_fit_names_what_it_leaves_out() -> None:
     narrow = fit_table(lines, 48)
     assert max(map(len, narrow)) <= 48 and narrow[-1] == "Not shown at 48 columns: last."
     assert "91.0 ± 0.2" in narrow[2] and any("[+0.1, +1.9]" in line for line in narrow)
+
+
+def test_the_threshold_is_wrapped_between_words(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Runs of the other tests are too small to have one."""
+    from types import SimpleNamespace
+
+    from mixwell.report.terminal import show_run
+
+    monkeypatch.setattr("mixwell.utils.console.screen_width", lambda: 80)
+    about = {"threshold": 0.89, "precision": 0.951, "coverage": 0.6, "wanted": 0.95}
+    metrics = {"temperature": None, "best_epoch": 1, "epochs": 1, "method": {"method": "none"}, "abstain": about}
+    show_run(SimpleNamespace(metrics=metrics, was_finished=False, folder=Path("runs")))
+    lines = capsys.readouterr().out.splitlines()
+    at = next(at for at, line in enumerate(lines) if line.startswith("threshold    0.890: 95.1%"))
+    assert max(map(len, lines)) <= 80 and lines[at].endswith("get") and lines[at + 1].startswith(" " * 13 + "one (")

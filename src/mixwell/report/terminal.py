@@ -45,7 +45,7 @@ def show_run(result: Any) -> None:
     kept = f", epoch {metrics['best_epoch']} of {metrics['epochs']}" if metrics["epochs"] else ""
     name = title_of(metrics["method"]["method"])
     if shown is None:
-        print(f"{name}: trained{kept}; no rows were held out, so nothing was measured")
+        write_wrapped(f"{name}: trained{kept}; no rows were held out, so nothing was measured")
     else:
         before, after = metrics[shown]["before"], metrics[shown].get("after")
         columns = ["metric", "before temperature", "after"] if after else ["metric", "value"]
@@ -58,9 +58,10 @@ def show_run(result: Any) -> None:
     print(f"page         {result.folder / 'report.html'}")
     about = metrics.get("abstain") or {}
     if isinstance(about, dict) and about.get("threshold") is not None:
-        print(
+        write_wrapped(
             f"threshold    {about['threshold']:.3f}: {about['precision']:.1%} of the answers are right, and "
-            f"{about['coverage']:.1%} of the texts get one (mixwell predict --abstain {about['wanted']:g})"
+            f"{about['coverage']:.1%} of the texts get one (mixwell predict --abstain {about['wanted']:g})",
+            indent=13,
         )
     print(f'predict      mixwell predict {result.folder} "a text"')
 
