@@ -37,7 +37,7 @@ browsers:
 # Where Chromium or axe-core cannot be installed, those tests are skipped; under CI they fail.
 test: $(VENV)/.test lint
 	-$(MAKE) --no-print-directory browsers
-	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 3
+	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
 # The site, in build/site: open build/site/index.html.
 docs: $(VENV)/.docs

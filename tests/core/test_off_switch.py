@@ -149,7 +149,7 @@ def test_names_and_help(model):
     assert {"attach", "detach", "mixer_of", "inspect", "methods"} <= set(dir(mixwell))
     text = pydoc.render_doc(mixwell.attach)
     for name in mixwell.methods():
-        assert f"{name} " in text, name
+        assert f"- `{name}`: " in text, name
     classes = [name for name in dir(mixwell.methods) if name[0].isupper()]
     assert {"Amplify", "TMix", "ManifoldMixup", "SSMix"} <= set(classes)
     with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
