@@ -76,8 +76,10 @@ REAL = {
 OUR_NAMES = {"perm": "permutation", "point": "layer"}
 
 
-@pytest.mark.parametrize("attention", ["sdpa", "eager"])
-@pytest.mark.parametrize("name", REAL)
+# The other attention only where a method looks at attention or mixes what it returns.
+@pytest.mark.parametrize(
+    ("name", "attention"), [*((name, "sdpa") for name in REAL), ("amplify", "eager"), ("attentionmix", "eager")]
+)
 def test_real_weights(minilm, batch, name, attention):
     slow, pinned, more, drawn = REAL[name]
     minilm.set_attn_implementation(attention)

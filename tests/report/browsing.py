@@ -103,17 +103,19 @@ def open_page(
             assert network == [], f"{Path(path).name} asked the network: {network}"
 
 
-def axe_violations(page: Any) -> list[str]:
+def axe_violations(page: Any, *, colours_only: bool = False) -> list[str]:
     """What axe-core finds wrong with a page, one line per rule and element.
 
-    `make browsers` installs axe-core with npm. Without it the test is skipped, or fails under CI.
+    `colours_only` asks for contrast alone: all else is the same in another colour scheme. `make browsers` installs
+    axe-core with npm. Without it the test is skipped, or fails under CI.
     """
     if not AXE.exists():
         missing = "axe-core is not installed; `make browsers` does that"
         pytest.fail(missing, pytrace=False) if _CI else pytest.skip(missing)
     page.evaluate(AXE.read_text(encoding="utf-8") + ";undefined")
     # Without `preload`, which asks for the style sheets once more: a browser refuses that for files.
-    results = page.evaluate("async () => (await axe.run(document, {preload: false})).violations")
+    how = {"preload": False} | ({"runOnly": ["color-contrast"]} if colours_only else {})
+    results = page.evaluate("async how => (await axe.run(document, how)).violations", how)
     return [
         f"{rule['id']}: {node['html'][:160]} ({node['failureSummary'][:300]})"
         for rule in results

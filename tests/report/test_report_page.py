@@ -377,7 +377,7 @@ def test_keyboard_reaches_everything(browser: Any, page_path: Path) -> None:
 def test_everybody_can_use_it(browser: Any, page_path: Path, scheme: str) -> None:
     with open_page(page_path, browser=browser, scheme=scheme, width=1280) as page:
         page.click("#terms summary")
-        assert axe_violations(page) == []
+        assert axe_violations(page, colours_only=scheme == "dark") == []
 
 
 def one_group(place: Path, labels: list[str], monkeypatch: pytest.MonkeyPatch) -> Summary:
