@@ -387,7 +387,7 @@ def training_rows(theme: Theme) -> str:
     """Accuracy and NLL against training rows, for `mixwell train` and what people use instead."""
     curves = rivals()
     names = [name for name in TITLES if name in curves]
-    wide, high, gap = 150, 130, 42
+    wide, high, gap = 104, 120, 40
     draw = Drawing(70 + (wide + gap) * len(names), 2 * high + 190, "Accuracy and NLL against training rows", theme)
     for column, data in enumerate(names):
         rows = sorted(curves[data]["mixwell"])
