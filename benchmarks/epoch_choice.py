@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import fcntl
 import json
-import os
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
+
+from rivals import call, claimed, lines, two_commands, written
 
 METHODS = ["embedmix", "manifold"]
 CHOICES = ("lowest validation loss", "best validation accuracy", "last epoch")
@@ -47,24 +47,8 @@ def run(args: argparse.Namespace) -> None:
             {"validation": {name: epoch["validation"][name] for name in ("accuracy", "loss")}, "test": epoch["test"]}
             for epoch in history
         ]
-        with open(path, "a", encoding="utf-8") as stream:
-            fcntl.flock(stream, fcntl.LOCK_EX)
-            stream.write(json.dumps({"job": job, "epochs": epochs}) + "\n")
+        written(path, job, {"epochs": epochs})
         print(job, flush=True)
-
-
-def claimed(path: Path, job: dict[str, Any]) -> bool:
-    """Take a job unless it is recorded or another process has it."""
-    with open(path.with_suffix(".claims"), "a+", encoding="utf-8") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        lock.seek(0)
-        taken = lock.read().splitlines()
-        done = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-        key = json.dumps(job)
-        if key in taken or any(json.loads(line)["job"] == job for line in done):
-            return False
-        lock.write(key + "\n")
-    return True
 
 
 def chosen(epochs: list[dict[str, Any]], choice: str) -> float:
@@ -81,10 +65,10 @@ def table(args: argparse.Namespace) -> None:
     import numpy as np
 
     found: dict[tuple[str, str], dict[int, list[dict[str, Any]]]] = defaultdict(dict)
-    for line in Path(args.records).read_text(encoding="utf-8").splitlines():
+    for line in lines(Path(args.records)):
         record = json.loads(line)
         job = record["job"]
-        found[job["data"], job["method"]][job["seed"]] = record["epochs"]
+        found[job["data"], job["method"]][job["seed"]] = record["result"]["epochs"]
     print("| data | method | seeds | choice | plain % | difference | its spread | correlation | seeds for 2 points |")
     print("|---|---|---:|---|---:|---:|---:|---:|---:|")
     for data, method in sorted(found):
@@ -104,20 +88,11 @@ def table(args: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    commands = parser.add_subparsers(required=True)
-    runs = commands.add_parser("run")
+    parser, runs, _ = two_commands(__doc__, run, table)
     runs.add_argument("--data", action="append", required=True)
-    runs.add_argument("--records", required=True)
     runs.add_argument("--seeds", type=int, default=8)
     runs.add_argument("--rows", type=int, default=150)
-    runs.set_defaults(call=run)
-    shown = commands.add_parser("table")
-    shown.add_argument("--records", required=True)
-    shown.set_defaults(call=table)
-    args = parser.parse_args()
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    args.call(args)
+    call(parser)
 
 
 if __name__ == "__main__":

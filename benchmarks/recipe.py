@@ -15,13 +15,12 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
 import time
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from rivals import SETS, claimed, draw, lines, written
+from rivals import SETS, call, claimed, draw, lines, two_commands, written
 
 TEST_ROWS = 500
 BASE: dict[str, Any] = {
@@ -266,23 +265,14 @@ def _cell(means: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    commands = parser.add_subparsers(required=True)
-    runs = commands.add_parser("run")
+    parser, runs, _ = two_commands(__doc__, run, table)
     runs.add_argument("--data", required=True)
-    runs.add_argument("--records", required=True)
     runs.add_argument("--variants", required=True, help="names, separated by semicolons")
     runs.add_argument("--rows", default="300")
     runs.add_argument("--sets", default="trec,trec_fine,sst2,banking77,ag_news,cola")
     runs.add_argument("--seeds", type=int, default=1)
     runs.add_argument("--first-seed", type=int, default=0)
-    runs.set_defaults(call=run)
-    shown = commands.add_parser("table")
-    shown.add_argument("--records", required=True)
-    shown.set_defaults(call=table)
-    args = parser.parse_args()
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    args.call(args)
+    call(parser)
 
 
 if __name__ == "__main__":

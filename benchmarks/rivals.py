@@ -27,6 +27,7 @@ import tempfile
 import time
 import warnings
 from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -383,25 +384,37 @@ def cells(values: Any, better: Any, metric: str) -> list[str]:
     return made
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def two_commands(
+    description: str | None, run: Callable[..., None], table: Callable[..., None]
+) -> tuple[argparse.ArgumentParser, argparse.ArgumentParser, argparse.ArgumentParser]:
+    """A command line with `run` and `table`, both with `--records`: the parser, and those of the two."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(required=True)
-    runs = commands.add_parser("run")
+    parts = []
+    for name, call in (("run", run), ("table", table)):
+        parts.append(commands.add_parser(name))
+        parts[-1].add_argument("--records", required=True)
+        parts[-1].set_defaults(call=call)
+    return parser, parts[0], parts[1]
+
+
+def call(parser: argparse.ArgumentParser) -> None:
+    """Do what the command line says."""
+    args = parser.parse_args()
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    args.call(args)
+
+
+def main() -> None:
+    parser, runs, shown = two_commands(__doc__, run, table)
     runs.add_argument("--data", required=True)
-    runs.add_argument("--records", required=True)
     runs.add_argument("--sizes", default="8pc,300")
     runs.add_argument("--sets", default=",".join(name for name in SETS if name != "imdb"))
     runs.add_argument("--rivals", default=",".join(RIVALS))
     runs.add_argument("--seeds", type=int, default=5)
     runs.add_argument("--first-seed", type=int, default=0)
-    runs.set_defaults(call=run)
-    shown = commands.add_parser("table")
-    shown.add_argument("--records", required=True)
     shown.add_argument("--short", action="store_true", help="accuracy and NLL only")
-    shown.set_defaults(call=table)
-    args = parser.parse_args()
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    args.call(args)
+    call(parser)
 
 
 if __name__ == "__main__":

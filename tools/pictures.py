@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Callable, Sequence
 from html import escape
 from pathlib import Path
@@ -351,23 +352,19 @@ def reliability_points(
     return points, error, len(confidence)
 
 
-def rivals() -> dict[str, dict[str, dict[float, dict[str, float]]]]:
+def rival_curves() -> dict[str, dict[str, dict[float, dict[str, float]]]]:
     """Means over the seeds that all have, from benchmarks/records/rivals.jsonl: data set, rival, training rows, metric.
 
     Only data sets with two sizes or more that all rivals were trained on.
     """
-    found: dict[tuple[str, str], dict[str, dict[int, dict[str, float]]]] = {}
-    path = ROOT / "benchmarks" / "records" / "rivals.jsonl"
-    for line in path.read_text(encoding="utf-8").splitlines():
-        record = json.loads(line)
-        job = record["job"]
-        place = found.setdefault((job["data"], job["size"]), {})
-        place.setdefault(job["rival"], {})[job["seed"]] = record["result"]
+    sys.path.append(str(ROOT / "benchmarks"))
+    from rivals import recorded
+
+    found, whole = recorded(ROOT / "benchmarks" / "records" / "rivals.jsonl")
     curves: dict[str, dict[str, dict[float, dict[str, float]]]] = {}
-    for (data, _), by in sorted(found.items()):
-        seeds = set.intersection(*(set(by.get(rival, {})) for rival in RIVALS))
-        for rival in RIVALS if seeds else ():
-            results = [by[rival][seed] for seed in sorted(seeds)]
+    for (size, data), by in sorted(found.items()):
+        for rival in RIVALS if whole[size, data] else ():
+            results = [by[rival][seed] for seed in sorted(whole[size, data])]
             means = {name: float(np.mean([result[name] for result in results])) for name in ("rows", "accuracy", "nll")}
             curves.setdefault(data, {}).setdefault(rival, {})[means["rows"]] = means
     return {data: by for data, by in curves.items() if len(by["mixwell"]) > 1}
@@ -385,7 +382,7 @@ TITLES = {"trec": "TREC", "trec_fine": "TREC-fine", "sst2": "SST-2", "sst5": "SS
 
 def training_rows(theme: Theme) -> str:
     """Accuracy and NLL against training rows, for `mixwell train` and what people use instead."""
-    curves = rivals()
+    curves = rival_curves()
     names = [name for name in TITLES if name in curves]
     wide, high, gap = 104, 120, 40
     draw = Drawing(70 + (wide + gap) * len(names), 2 * high + 190, "Accuracy and NLL against training rows", theme)

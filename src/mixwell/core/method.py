@@ -34,11 +34,8 @@ def option(default: Any, help: str) -> Any:
 
 
 T = TypeVar("T", bound="Method")
-_LATER: dict[str, Any] = {
-    "prob": 1.0,
-    "problem": None,
-    "strength": None,
-}  # options that came after the first records, and their defaults
+# Options that came after the first records, and their defaults.
+_LATER: dict[str, Any] = {"prob": 1.0, "problem": None, "strength": None}
 MOST = 100_000  # of whole numbers such as `samples`: a step would take minutes, or all memory
 
 
