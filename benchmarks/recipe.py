@@ -26,10 +26,11 @@ TEST_ROWS = 500
 BASE: dict[str, Any] = {
     "pooling": "mean", "start": "humble", "strength": None, "lr": 2e-4, "head_rate": 10.0, "epochs": 6, "batch": 16,
     "least_updates": 60, "freeze_words": True, "method": "none", "options": {}, "length": 64, "pairs": 0.0,
-    "folds": 0, "average": False,
+    "folds": 0, "average": False, "stop": 0, "mean_of": 0,
 }  # fmt: skip
 STRONG = {"method": "amplify", "options": {"consistent": True, "draw": "folded", "alpha": 1.0}}
 # `start`: random; probe (as it is, its penalty chosen by folds or fixed by `strength`); humble (scaled down).
+# `stop`: end after so many of the epochs, as folds do. `mean_of`: keep the mean of the weights over so many updates.
 # `pairs`: weight of the pair loss beside the cross-entropy. `contrastive`: that many updates by pairs of rows alone.
 VARIANTS: dict[str, dict[str, Any]] = {
     "probe": {"start": "probe", "epochs": 0, "least_updates": 0},
@@ -51,6 +52,11 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "pairs 1, 10 epochs": {"pairs": 1.0, "epochs": 10},
     "pairs 1, 1e-4, 10 epochs": {"pairs": 1.0, "epochs": 10, "lr": 1e-4},
     "pairs 3, 1e-4, 10 epochs": {"pairs": 3.0, "epochs": 10, "lr": 1e-4},
+    "pairs 1, 1e-4, 2 of 10 epochs": {"pairs": 1.0, "epochs": 10, "lr": 1e-4, "stop": 2},
+    "pairs 1, 1e-4, 2 of 10 epochs, mean of 40": {"pairs": 1.0, "epochs": 10, "lr": 1e-4, "stop": 2, "mean_of": 40},
+    "pairs 1, 1e-4, 4 of 10 epochs": {"pairs": 1.0, "epochs": 10, "lr": 1e-4, "stop": 4},
+    "pairs 1, 1e-4, 4 of 10 epochs, mean of 40": {"pairs": 1.0, "epochs": 10, "lr": 1e-4, "stop": 4, "mean_of": 40},
+    "pairs 1, 1e-4, 10 epochs, mean of 40": {"pairs": 1.0, "epochs": 10, "lr": 1e-4, "mean_of": 40},
     "pairs 1, 120 updates": {"pairs": 1.0, "least_updates": 120},
     "120 updates": {"least_updates": 120},
     "contrastive 160, 3e-5": {"contrastive": 160, "lr": 3e-5, "batch": 8},
@@ -94,11 +100,13 @@ def fit(model: Any, tokenizer: Any, inputs: list[Any], y: Any, options: dict[str
     from transformers import get_cosine_schedule_with_warmup, set_seed
 
     import mixwell
+    from mixwell.training.averaging import WeightAverage
     from mixwell.training.pair_loss import pair_loss
 
     set_seed(seed)
     per_epoch = math.ceil(len(inputs) / options["batch"])
     total = max(options["epochs"] * per_epoch, options["least_updates"])
+    updates = options["stop"] * per_epoch or total
     groups = [
         {"params": [p for n, p in model.named_parameters() if p.requires_grad and n.startswith("classifier") == head],
          "lr": options["lr"] * (options["head_rate"] if head else 1)} for head in (False, True)
@@ -112,8 +120,10 @@ def fit(model: Any, tokenizer: Any, inputs: list[Any], y: Any, options: dict[str
         model.classifier.register_forward_pre_hook(lambda _, args: pooled.append(args[0])) if options["pairs"] else None
     )
     model.train()
+    average = WeightAverage(model, options["mean_of"] or 1)
+    average.begin()
     with mixwell.attach(model, options["method"], **options["options"]):
-        for step in range(total):
+        for step in range(updates):
             if step % per_epoch == 0:
                 places = torch.randperm(len(inputs), generator=order).tolist()
             at = places[step % per_epoch * options["batch"] :][: options["batch"]]
@@ -126,10 +136,12 @@ def fit(model: Any, tokenizer: Any, inputs: list[Any], y: Any, options: dict[str
             optimiser.step()
             schedule.step()
             optimiser.zero_grad()
+            average.after(step + 1)
+    average.into_model()
     if watch is not None:
         watch.remove()
     model.eval()
-    return total
+    return updates
 
 
 def by_pairs(model: Any, tokenizer: Any, inputs: list[Any], y: Any, options: dict[str, Any], seed: int) -> int:

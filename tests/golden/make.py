@@ -97,7 +97,7 @@ def runs(folder: Path) -> dict[str, Any]:
     data = write_rows(folder / "films.csv", 160, random.Random(0))
     common = ["--model", model, "--pooling", "mean", "--batch-size", 8, "--learning-rate", 0.002, "--quiet"]
     command("train", data, "-o", folder / "run", "--method", "amplify", "--epochs", 2, "--validation", 0.2, "--test",
-            0.2, "--start", "random", *common)  # fmt: skip
+            0.2, "--start", "random", "--average", 0, *common)  # fmt: skip
     command("compare", data, "-o", folder / "compare", "--methods", "manifold,amplify:alpha=1.0", "--seeds", 3,
             "--workers", 0, "--epochs", 2, *common)  # fmt: skip
     summary = json.loads(command("report", folder / "compare", "-f", "json"))

@@ -177,8 +177,21 @@ def test_the_strength_is_chosen_by_the_loss_that_would_be_applied() -> None:
     logits, y = world(9, 1.0)
     calibrated, sharp = held(logits, y), held(8 * logits, y)
     assert sharp.temperature()[0] == 1.0  # too few rows for one
-    assert sharp.applied_loss() == pytest.approx(row_nll(8 * logits, y)[sharp.known()].mean())
+    losses = [-np.log(np.exp(row[label]) / np.exp(row).sum()) for row, label in zip(8 * logits, y)]
+    losses = [loss for loss, known in zip(losses, sharp.known()) if known]
+    assert sharp.careful_loss() == pytest.approx(np.mean(losses) + np.std(losses, ddof=1) / len(losses) ** 0.5)
     assert probe.best_strength({1.0: calibrated, 100.0: sharp}) == 1.0
+
+
+def test_a_lucky_candidate_does_not_win_on_few_rows() -> None:
+    """Fifteen rows right and one badly wrong is a little better on average than a candidate that is never far off."""
+    y = np.arange(16) % 2
+    right = np.where(np.eye(2, dtype=bool)[y], 1.0, -1.0)
+    sure, modest = 3.0 * right, 0.35 * right
+    sure[0] *= -1
+    lucky, careful = held(sure, y), held(modest, y)
+    assert lucky.losses().mean() < careful.losses().mean()
+    assert lucky.careful_loss() > careful.careful_loss()
 
 
 # --- what held-out rows decide ----------------------------------------------------------------------------------------

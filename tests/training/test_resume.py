@@ -293,7 +293,7 @@ def test_the_best_checkpoint_is_lost(processes: Any, undisturbed: Any, tmp_path:
     from mixwell.training.checkpoints import newest_checkpoint, read_state
     from mixwell.training.run_folder import RunFolder
 
-    options = {"learning_rate": 0.02, "patience": 3, "epochs": 8}
+    options = {"learning_rate": 0.02, "patience": 3, "epochs": 8, "average": 2}
     whole = disturbed(undisturbed, tmp_path / "whole", **options)
     assert finish(processes, "train", whole) == 0
     wanted = disturbed(undisturbed, tmp_path / "run", **options)
@@ -321,7 +321,7 @@ def test_weights_under_other_names(processes: Any, undisturbed: Any, tiny: Path,
         found = {name.replace(ours, theirs): value for name, value in found.items()}
     assert any(name.endswith("gamma") for name in found)
     save_file(found, str(old / "model.safetensors"), {"format": "pt"})
-    options = {"learning_rate": 0.02, "patience": 3, "epochs": 8}
+    options = {"learning_rate": 0.02, "patience": 3, "epochs": 8, "average": 2}
     modern = disturbed(undisturbed, tmp_path / "modern", **options)
     assert finish(processes, "train", modern) == 0
     ends = json.loads((tmp_path / "modern" / "metrics.json").read_text())

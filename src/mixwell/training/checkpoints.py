@@ -20,6 +20,8 @@ MANIFEST = "mixwell-manifest.json"
 
 
 STATE = "trainer_state.json"
+# The running mean of the weights (`averaging`), where that is what is kept.
+AVERAGE = "mixwell-average.safetensors"
 
 
 def checkpoints_in(folder: Path) -> list[tuple[int, Path]]:
@@ -150,7 +152,7 @@ def native_names(model: Any) -> Iterator[None]:
 
 
 def load_weights(model: Any, checkpoint: Path) -> None:
-    """Put the weights of a checkpoint into a model.
+    """Put the weights of a checkpoint into a model, or their running mean where it has one.
 
     Raises:
         RunError: a weight is not there, or does not belong to the model.
@@ -158,7 +160,7 @@ def load_weights(model: Any, checkpoint: Path) -> None:
     from safetensors.torch import load_file
 
     weights: dict[str, Any] = {}
-    for file in sorted(checkpoint.glob("*.safetensors")):
+    for file in sorted(checkpoint.glob("*.safetensors"), key=lambda file: (file.name == AVERAGE, file.name)):
         weights |= load_file(str(file), device="cpu")
     own = model.state_dict()
     model.load_state_dict(weights, strict=False)

@@ -31,8 +31,8 @@ ESTIMATOR_FORMAT = "mixwell estimator 1"
 # Parameters that are settings of a run under the same name.
 SHARED = (
     "model", "method", "epochs", "batch_size", "eval_batch_size", "learning_rate", "head_rate", "start", "freeze_words",
-    "pair_loss", "warmup", "weight_decay", "scheduler", "max_length", "pooling", "class_weights", "label_smoothing",
-    "validation", "folds", "patience", "best_metric", "abstain", "trust_remote_code",
+    "pair_loss", "average", "warmup", "weight_decay", "scheduler", "max_length", "pooling", "class_weights",
+    "label_smoothing", "validation", "folds", "patience", "best_metric", "abstain", "trust_remote_code",
 )  # fmt: skip
 
 
@@ -82,6 +82,7 @@ class TextClassifier(ClassifierMixin, BaseEstimator):
         start: str | None = None,
         freeze_words: bool | None = None,
         pair_loss: float | None = None,
+        average: int | None = None,
         warmup: float = 0.1,
         weight_decay: float = 0.01,
         scheduler: str = "cosine",
@@ -104,7 +105,8 @@ class TextClassifier(ClassifierMixin, BaseEstimator):
         self.model, self.method, self.method_options, self.text = model, method, method_options, text
         self.text_pair, self.epochs, self.batch_size = text_pair, epochs, batch_size
         self.eval_batch_size, self.learning_rate, self.head_rate = eval_batch_size, learning_rate, head_rate
-        self.start, self.freeze_words, self.pair_loss, self.warmup = start, freeze_words, pair_loss, warmup
+        self.start, self.freeze_words, self.pair_loss = start, freeze_words, pair_loss
+        self.average, self.warmup = average, warmup
         self.weight_decay, self.scheduler, self.max_length = weight_decay, scheduler, max_length
         self.pooling, self.class_weights, self.label_smoothing = pooling, class_weights, label_smoothing
         self.validation, self.folds, self.patience, self.best_metric = validation, folds, patience, best_metric

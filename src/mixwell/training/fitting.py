@@ -21,6 +21,7 @@ from mixwell.metrics.measure import measure
 from mixwell.metrics.scores import METRICS
 from mixwell.training import callbacks, recipe
 from mixwell.training.arguments import best_metric, training_arguments
+from mixwell.training.averaging import WeightAverage
 from mixwell.training.checkpoints import load_weights, native_names, read_state, training_over
 from mixwell.training.optimiser import frozen_words, head_optimiser
 from mixwell.training.pair_loss import pair_loss_beside
@@ -179,7 +180,8 @@ class _Training:
         ):
             in_memory = not self.keep_last and self.checkpoints is None
             keep = callbacks.best_in_memory(best_metric(settings.best_metric, self.task)) if in_memory else None
-            trainer = self._trainer(mixer, nowhere, loss, keep)
+            average = self._average()
+            trainer = self._trainer(mixer, nowhere, loss, keep, average)
             set_seed(settings.seed)
             try:
                 with (
@@ -198,6 +200,8 @@ class _Training:
             finally:
                 self.reporter.end()
             state = dataclasses.asdict(trainer.state)
+            if average is not None:
+                average.into_model()
             if self.before_choice is not None:
                 self.before_choice(model)
             if keep is not None:
@@ -205,7 +209,14 @@ class _Training:
                 state["best_global_step"] = keep.step
         return state
 
-    def _trainer(self, mixer: Mixer, nowhere: str, loss: Any, keep: Any) -> Any:
+    def _average(self) -> WeightAverage | None:
+        """What keeps the mean of the weights; None where the last ones are kept, or each process has a part of them."""
+        sharded = self.settings.arguments.get("fsdp") or self.settings.arguments.get("deepspeed")
+        if not self.settings.average or sharded:
+            return None
+        return WeightAverage(self.model, self.settings.average, self.checkpoints, self.start)
+
+    def _trainer(self, mixer: Mixer, nowhere: str, loss: Any, keep: Any, average: WeightAverage | None) -> Any:
         """An unmodified Trainer with our arguments, callbacks and optimiser."""
         settings = self.settings
         assert settings.learning_rate is not None
@@ -226,12 +237,14 @@ class _Training:
                 processing_class=self.tokenizer,
                 compute_metrics=self._measure,
                 preprocess_logits_for_metrics=lambda logits, labels: logits[0] if isinstance(logits, tuple) else logits,
-                # The mixer's first: what it keeps is in a checkpoint before the manifest is.
-                callbacks=[mixer.callback(), *self._callbacks(), *([keep] if keep is not None else [])],
+                # The mixer's and the mean first: what they keep is in a checkpoint before the manifest is.
+                callbacks=[each for each in (mixer.callback(), average, *self._callbacks(), keep) if each is not None],
                 compute_loss_func=loss,
                 **({} if optimiser is None else {"optimizers": (optimiser, None)}),
             )
         trainer.remove_callback(PrinterCallback)
+        if average is not None:
+            trainer.evaluate = average.around(trainer.evaluate)
         if self.updates_per_batch > 1:
             loader = callbacks.Repeated(trainer.get_train_dataloader(), self.updates_per_batch)
             trainer.get_train_dataloader = lambda: loader

@@ -79,9 +79,16 @@ class HeldOut:
             return float(self.losses().mean())
         return float(self.losses(fit_temperature(self.logits[known], self.labels[known], self.task))[known].mean())
 
-    def applied_loss(self) -> float:
-        """Mean loss of the known rows after the temperature that would be applied."""
-        return float(self.losses(self.temperature()[0] or 1.0)[self.known()].mean())
+    def careful_loss(self) -> float:
+        """Mean loss of the known rows plus its standard error, after the temperature that would be applied.
+
+        Candidates that are sure of themselves differ by luck on a few rows: one of them is the best of several. The
+        standard error is large where a loss hangs on few rows. A temperature at its limit would make all alike,
+        so that it counts as none.
+        """
+        temperature = self.temperature()[0] or 1.0
+        losses = self.losses(1.0 if temperature >= MAX_TEMPERATURE else temperature)[self.known()]
+        return float(losses.mean()) + standard_error(losses)
 
     def temperature(self) -> tuple[float | None, str | None]:
         """The temperature, and what to say of it; 1 unless it lowers the loss of held-out parts beyond noise."""

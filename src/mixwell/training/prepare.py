@@ -107,6 +107,7 @@ def prepare(settings: TrainSettings, folder: RunFolder, reporter: Reporter, reco
         classes=len(found.labels) if found.task == SINGLE and settings.mixing == "none" else None,
         processes=processes(),
     )
+    chosen = dataclasses.replace(chosen, average=recipe.AVERAGE)
     if settings.method == "contrastive":
         rate = recipe.CONTRASTIVE_RATE * chosen.learning_rate
         chosen = dataclasses.replace(chosen, learning_rate=rate, batch_size=recipe.CONTRASTIVE_BATCH)

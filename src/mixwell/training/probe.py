@@ -61,10 +61,7 @@ _one_thread = threadpool_limits.wrap(limits=1, user_api="blas")
 
 @_one_thread
 def fit_probe(x: Any, y: Any, task: str, classes: int, folds: Any = None, strength: float | None = None) -> Probe:
-    """Fit a probe; the strength of its penalty is the one with the lowest loss on held-out folds.
-
-    For classes the loss is the NLL after the temperature that those folds would apply (`HeldOut.applied_loss`): where
-    rows are too few for a temperature, a strong penalty has to do its work.
+    """Fit a probe; the strength of its penalty is chosen on held-out folds, by `HeldOut.careful_loss`.
 
     Args:
         x: (N, H) features.
@@ -112,8 +109,8 @@ def outputs_by_strength(
 
 
 def best_strength(held: dict[float, HeldOut]) -> float:
-    """The strength whose held-out rows have the lowest loss."""
-    return min(held, key=lambda strength: held[strength].applied_loss())
+    """The strength whose held-out rows have the lowest careful loss."""
+    return min(held, key=lambda strength: held[strength].careful_loss())
 
 
 def _fits(x: Any, y: Any, task: str, classes: int, strengths: Sequence[float]) -> Iterator[tuple[Floats, Floats]]:

@@ -35,6 +35,8 @@ CONTRASTIVE_RATE = 0.3
 # a pair of one class, and all that is left is pushing texts apart.
 PAIR_LOSS = 1.0
 PAIR_LOSS_ROWS = 5
+# The mean of the weights over about so many updates is kept instead of the last ones: two epochs of 300 rows.
+AVERAGE = 40
 # A new head has to find its scale; at the encoder's learning rate it is still growing when training ends.
 HEAD_RATE = 10.0
 # With fewer rows than this, nothing is held out: it would tell nothing.
@@ -63,6 +65,7 @@ class Recipe:
         start: where the head starts: `probe` or `random`.
         freeze_words: whether the word embeddings stay as they are.
         pair_loss: weight of a loss that pulls texts of one class together, beside the cross-entropy.
+        average: over about how many updates the mean of the weights is kept; 0 for the last weights.
     """
 
     batch_size: int
@@ -72,6 +75,7 @@ class Recipe:
     start: str
     freeze_words: bool
     pair_loss: float = 0.0
+    average: int = 0
 
 
 def learning_rate(parameters: int) -> float:

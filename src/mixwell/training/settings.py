@@ -24,14 +24,16 @@ RARE = ("error", "drop", "merge")
 # What settings that were added later were before they could be set: for runs and records from then.
 BEFORE = {
     "pooling": "model", "start": "random", "head_rate": 1.0, "freeze_words": False, "folds": 0, "rare": "error",
-    "keep_together": False, "pair_loss": 0.0,
+    "keep_together": False, "pair_loss": 0.0, "average": 0,
 }  # fmt: skip
 # What only the papers' protocols set, and is no setting of a run any more: `fit` is told of it.
 PROTOCOL = ("updates_per_batch", "watch_test")
 # Methods that end in a logistic regression: on features that stay as they are, or on those tuned by pairs of texts.
 FROZEN = ("probe", "contrastive")
 # Settings of fine-tuning, which those methods use in part or not at all.
-TUNING = ("start", "epochs", "batch_size", "learning_rate", "head_rate", "freeze_words", "pair_loss", "save_steps")
+TUNING = (
+    "start", "epochs", "batch_size", "learning_rate", "head_rate", "freeze_words", "pair_loss", "average", "save_steps",
+)  # fmt: skip
 USED = {"probe": (), "contrastive": ("batch_size", "learning_rate", "freeze_words")}
 
 
@@ -125,6 +127,9 @@ class TrainSettings:
         "Weight of a loss that pulls texts of one class together; plain training only. Default: by rows per class.",
         TRAINING,
     )
+    average: int | None = setting(
+        None, "Keep the mean of the weights over about so many updates; 0: the last weights. Default: 40.", TRAINING
+    )
     warmup: float = setting(0.1, "Share of the steps in which the learning rate rises.", TRAINING)
     weight_decay: float = setting(0.01, "Weight decay of AdamW.", TRAINING)
     scheduler: str = setting("cosine", "How the learning rate falls: Trainer's name for it.", TRAINING)
@@ -152,7 +157,7 @@ class TrainSettings:
         """Raise `OptionError` for a value that cannot be used."""
         check_fields(self, apart=("data",))  # which may be any source of texts
         for name, least in (("epochs", 1), ("batch_size", 1), ("eval_batch_size", 1), ("max_length", 3),
-                            ("patience", 0), ("save_steps", 1), ("seed", 0), ("split_seed", 0),
+                            ("patience", 0), ("save_steps", 1), ("average", 0), ("seed", 0), ("split_seed", 0),
                             ("sample_seed", 0)):  # fmt: skip
             if getattr(self, name) is not None:
                 check_whole(getattr(self, name), name, least)
