@@ -33,9 +33,13 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 PLAIN, TWIN = "plain", "plain again"
 METHODS = (
     "none", "amplify", "embedmix", "sentencemix", "cls", "tmix", "input", "manifold", "nonlinear", "batchmixup",
-    "attentionmix", "ssmix",
+    "attentionmix", "ssmix", "nfm", "mit", "remix", "cmixup", "regmixup",
 )  # fmt: skip
-TARGETS = {"batchmixup": 1.03, "attentionmix": 1.08, "ssmix": 2.2}
+# regmixup has two forwards and two backwards.
+TARGETS = {
+    "batchmixup": 1.03, "attentionmix": 1.08, "ssmix": 2.2, "nfm": 1.03, "mit": 1.03, "remix": 1.03, "cmixup": 1.03,
+    "regmixup": 2.05,
+}  # fmt: skip
 
 
 def make_batch(rows: int, length: int, seed: int = 0):

@@ -128,7 +128,7 @@ def tiny(kind: str, *, num_labels: int = 3, dropout: float = 0.0, **extra) -> tf
 def options(kind: str, name: str) -> dict:
     """Options without which a method is refused on a kind of model (asserted in test_architectures)."""
     if kind in (*DECODERS, *ENCODER_DECODERS):
-        if name in ("input", "manifold"):
+        if name in ("input", "manifold", "nfm", "mit", "remix", "regmixup"):
             return {"padding": "none"}
         if name == "ssmix":
             return {"special_ids": [CLS, SEP, PAD]}

@@ -35,10 +35,10 @@ Theme = dict[str, str]
 # Where the methods mix, from left to right: a place of the drawing, how it is named, and the methods.
 PLACES: dict[str, tuple[str, ...]] = {
     "ids": ("ssmix",),
-    "embeddings": ("embedmix", "input", "attentionmix", "manifold"),
+    "embeddings": ("embedmix", "input", "attentionmix", "manifold", "regmixup", "nfm", "mit", "remix"),
     "attention": ("amplify",),
-    "block": ("tmix", "manifold"),
-    "sentence": ("sentencemix", "cls", "nonlinear", "batchmixup", "manifold"),
+    "block": ("tmix", "manifold", "nfm"),
+    "sentence": ("sentencemix", "cls", "nonlinear", "batchmixup", "manifold", "cmixup"),
 }
 
 
@@ -117,11 +117,15 @@ def mixing(theme: Theme, only: str = "") -> str:
         draw.line([(22, y), (905, y)], colour, 2)
         draw.text(14, y - 26 if y == rows[0] else y + 34, name, colour, 13, "start", 600)
         _parts(draw, y, named=y == rows[1])
-    draw.text(905, top + 178, "labels are mixed by the same weight", "muted", 12.5, "end")
+    labels = {
+        "mit": "logits are taken apart again, and each row keeps its label",
+        "remix": "labels are mixed by the same weight, or go to the much rarer class",
+    }
+    draw.text(905, top + 178, labels.get(only, "labels are mixed by the same weight"), "muted", 12.5, "end")
     spots = {"ids": (86,), "embeddings": (204,), "attention": (320, 558), "block": (434, 672), "sentence": (800,)}
     for place, names in active.items():
         for x in spots[place] if names else ():
-            drawn = place == "block" or only == "manifold"  # one of them, drawn each step
+            drawn = place == "block" or only in ("manifold", "nfm")  # one of them, drawn each step
             draw.line([(x, rows[0]), (x, rows[1])], "ink", 1.6, "4 4" if drawn else "")
             draw.dot(x, rows[1], 4.5, "two")
             draw.dot(x, rows[0], 8, "on", "ink")
@@ -207,7 +211,7 @@ def lam_rules() -> dict[tuple[str, float, int], list[str]]:
 
     rules: dict[tuple[str, float, int], list[str]] = {}
     for name, kind in load_all().items():
-        if issubclass(kind, DrawsLam):
+        if issubclass(kind, DrawsLam) and kind.draw_lam is DrawsLam.draw_lam:  # mit draws until lam is far from 1/2
             method = kind()
             count = method.samples if method.draw == "max_of" else 1
             rules.setdefault((method.draw, float(method.alpha), count), []).append(name)
@@ -228,14 +232,15 @@ def lam_below(rule: tuple[str, float, int], value: np.ndarray) -> np.ndarray:
 def lam(theme: Theme) -> str:
     """How often lam falls into each twentieth, for every rule."""
     rules = lam_rules()
-    draw = Drawing(900, 285, "How often each share lam is drawn, by method", theme)
+    draw = Drawing(900, 285 * -(-len(rules) // 3), "How often each share lam is drawn, by method", theme)
     edges = np.linspace(0, 1, 21)
     for at, (rule, names) in enumerate(sorted(rules.items(), key=lambda row: row[0][0] != "max_of")):
-        left, width, bottom, high = 50 + 290 * at, 240, 225, 150
+        top = 285 * (at // 3)
+        left, width, bottom, high = 50 + 290 * (at % 3), 240, top + 225, 150
         shares = np.diff(lam_below(rule, edges))
         words = {"max_of": f"largest of {rule[2]} draws", "folded": "max(l, 1 - l)", "beta": "as drawn"}[rule[0]]
-        draw.text(left + width / 2, 20, ", ".join(names), "one", 14, weight=600)
-        draw.text(left + width / 2, 40, f"Beta({rule[1]:g}, {rule[1]:g}), {words}", "muted", 12.5)
+        draw.text(left + width / 2, top + 20, ", ".join(names), "one", 14, weight=600)
+        draw.text(left + width / 2, top + 40, f"Beta({rule[1]:g}, {rule[1]:g}), {words}", "muted", 12.5)
         for share in (0.25, 0.5, 0.75):
             y = bottom - share * high
             draw.line([(left, y), (left + width, y)], "rule", 1)

@@ -28,6 +28,20 @@ def test_max_of_five():
         assert abs(share - want) < 4 * math.sqrt(want * (1 - want) / len(draws))
 
 
+@pytest.mark.parametrize(("schedule", "mixed"), [("late", [0, 0, 1, 1]), ("early", [1, 1, 1, 0])])
+def test_a_schedule_mixes_in_a_part_of_training(schedule, mixed):
+    model = zoo.tiny("bert").train()
+    seen = []
+    with mixwell.attach(model, "cls", schedule=schedule, total_steps=4) as mixer:
+        for _ in range(4):
+            model(**zoo.batch()).loss.backward()
+            seen.append(int(not mixer.last.plain))
+    assert seen == mixed
+    kept = mixer.method.options()
+    assert kept["schedule"] == schedule and not {"start", "stop"} & kept.keys()
+    assert "schedule" not in build("cls", {}).options()
+
+
 @pytest.mark.parametrize(("strength", "alpha", "share"), [("mild", 0.1, 6), ("medium", 0.4, 16), ("strong", 1.0, 25)])
 def test_strength_in_words(strength, alpha, share):
     """The partner's share as the docs have it, in per cent; a record keeps the word, and is read back from it."""

@@ -35,7 +35,8 @@ def trainer(model, batch, folder, *, callbacks=(), **arguments):
     return Trainer(model=model, args=args, train_dataset=Rows(batch), callbacks=list(callbacks))
 
 
-@pytest.mark.parametrize("name", [m for m in sorted(load_all()) if load_all()[m].has_lam])
+# RegMixup has a second forward, which draws a dropout of its own.
+@pytest.mark.parametrize("name", [m for m in sorted(load_all()) if load_all()[m].has_lam and m != "regmixup"])
 def test_lam_one_equals_none_after_20_steps_with_dropout(name, tmp_path):
     weights = {}
     for method in ("none", name):

@@ -35,7 +35,10 @@ def option(default: Any, help: str) -> Any:
 
 T = TypeVar("T", bound="Method")
 # Options that came after the first records, and their defaults.
-_LATER: dict[str, Any] = {"prob": 1.0, "problem": None, "strength": None}
+_LATER: dict[str, Any] = {"prob": 1.0, "problem": None, "strength": None, "schedule": None}
+# When to mix, in words: `start` and `stop`. Late: Mixup-Transformer (Sun et al., COLING 2020) mixes in the second half.
+# Early: mixing to the end can hurt (Liu et al., Over-training with Mixup, ICLR 2023); the share is ours.
+SCHEDULES = {"late": {"start": 0.5, "stop": 1.0}, "early": {"start": 0.0, "stop": 0.75}}
 MOST = 100_000  # of whole numbers such as `samples`: a step would take minutes, or all memory
 
 
@@ -79,6 +82,7 @@ class Method:
     stacks: str = option("all", "encoder-decoder models: mix in all blocks, or in those of the encoder only")
     start: float = option(0.0, "fraction of training after which mixing begins")
     stop: float = option(1.0, "fraction of training after which mixing ends")
+    schedule: str | None = option(None, "late (only in the second half) or early (not in the last quarter)")
     prob: float = option(1.0, "share of the batches that are mixed; the others train plain")
     total_steps: int | None = option(None, "training forwards in all, to know the fraction without a callback")
     regularise: bool = option(False, "RegMixup: plain loss + mixed loss, by a second forward")
@@ -91,6 +95,9 @@ class Method:
     mutual: str = field(default="", init=False, repr=False)  # what needs mutual partners, if anything does
 
     def __post_init__(self) -> None:
+        if self.schedule is not None:
+            self.choice("schedule", SCHEDULES)
+            self.set_by("schedule", SCHEDULES[self.schedule])
         self._check_types()
         for name in ("start", "stop", "prob", "label_smoothing"):
             if not 0 <= getattr(self, name) <= 1:
@@ -159,6 +166,10 @@ class Method:
 
     def draw_layer(self, rng: torch.Generator, count: int) -> int | None:
         """Draw one of `count` layers, whose sites are then the active ones, or None if all are active."""
+        return None
+
+    def draw_partners(self, step: Step, rng: torch.Generator) -> Tensor | None:
+        """Draw every row's partner by a rule of the method's own, (B,); None leaves it to `pairing`."""
         return None
 
     def layer_of(self, site: Point, points: Points) -> int:
@@ -236,6 +247,17 @@ class Method:
                 f"use one of {', '.join(map(str, allowed))}"
             )
 
+    def set_by(self, name: str, wanted: Mapping[str, Any]) -> None:
+        """Set options by another one that stands for them; raise where one of them was given otherwise."""
+        usual = {field_.name: field_.default for field_ in dataclasses.fields(self)}
+        for other, value in wanted.items():
+            if getattr(self, other) not in (usual[other], value):
+                raise OptionError(
+                    f"{name}={getattr(self, name)!r} sets {other}={value!r}, but {other}={getattr(self, other)!r} is "
+                    f"given too: leave one of them out"
+                )
+            setattr(self, other, value)
+
     def positive(self, *names: str) -> None:
         """Raise unless options are above 0."""
         for name in names:
@@ -254,6 +276,8 @@ class Method:
         """
         values = {name: getattr(self, name) for name in self.option_names()}
         values = {name: value for name, value in values.items() if _LATER.get(name, _LATER) != value}
+        if self.schedule is not None:  # stands for what it sets
+            values = {name: value for name, value in values.items() if name not in ("start", "stop")}
         if self.loss_fn is not None:
             values["loss_fn"] = getattr(self.loss_fn, "__qualname__", repr(self.loss_fn))
         return values
@@ -277,24 +301,11 @@ class DrawsLam(Method):
 
     def __post_init__(self) -> None:
         if self.strength is not None:
-            self._set_strength()
+            self.choice("strength", STRENGTHS)
+            self.set_by("strength", {"alpha": STRENGTHS[self.strength], "draw": "folded"})
         super().__post_init__()
         self.positive("alpha", "samples")
         check_draw(self.draw)
-
-    def _set_strength(self) -> None:
-        """Turn `strength` into alpha and draw."""
-        self.choice("strength", STRENGTHS)
-        assert self.strength is not None
-        wanted = {"alpha": STRENGTHS[self.strength], "draw": "folded"}
-        usual = {field_.name: field_.default for field_ in dataclasses.fields(self)}
-        for name, value in wanted.items():
-            if getattr(self, name) not in (usual[name], value):
-                raise OptionError(
-                    f"strength={self.strength!r} sets {name}={value!r}, but {name}={getattr(self, name)!r} is given "
-                    f"too: leave one of them out"
-                )
-            setattr(self, name, value)
 
     def options(self) -> dict[str, Any]:
         """Return the options as plain values; `strength` stands for what it sets."""

@@ -116,6 +116,9 @@ def _partners(mixer: Mixer, step: Step, rng: torch.Generator) -> Tensor:
         return torch.arange(step.size, device=step.device)
     if pin.permutation is not None:
         return pin.permutation.to(step.device)
+    own = mixer.method.draw_partners(step, rng)
+    if own is not None:
+        return own
     return draw_permutation(
         mixer.pairing, step.size, rng, device=step.device,
         classes=int(getattr(base_config(mixer.model), "num_labels", 0) or 0),

@@ -18,11 +18,16 @@ if TYPE_CHECKING:
     from mixwell.methods.amplify import Amplify
     from mixwell.methods.attentionmix import AttentionMix
     from mixwell.methods.batchmixup import BatchMixup
+    from mixwell.methods.cmixup import CMixup
     from mixwell.methods.embedmix import EmbedMix
     from mixwell.methods.input import InputMixup
     from mixwell.methods.manifold import ManifoldMixup
+    from mixwell.methods.mit import MixupInferenceInTraining
+    from mixwell.methods.nfm import NoisyFeatureMixup
     from mixwell.methods.none import NoMixing
     from mixwell.methods.nonlinear import NonlinearMixup
+    from mixwell.methods.regmixup import RegMixup
+    from mixwell.methods.remix import Remix
     from mixwell.methods.sentencemix import ClsMixup, SentenceMix
     from mixwell.methods.ssmix import SSMix
     from mixwell.methods.tmix import TMix
@@ -31,14 +36,19 @@ __all__ = [
     "Amplify",
     "AttentionMix",
     "BatchMixup",
+    "CMixup",
     "ClsMixup",
     "DrawsLam",
     "EmbedMix",
     "InputMixup",
     "ManifoldMixup",
     "Method",
+    "MixupInferenceInTraining",
     "NoMixing",
+    "NoisyFeatureMixup",
     "NonlinearMixup",
+    "RegMixup",
+    "Remix",
     "SSMix",
     "SentenceMix",
     "TMix",

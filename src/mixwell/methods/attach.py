@@ -44,6 +44,11 @@ def attach(
     - `batchmixup`: sentence vectors of the whole batch
     - `nonlinear`: the sentence vector, feature by feature
     - `ssmix`: spans of tokens, by saliency
+    - `regmixup`: the embeddings, in a second forward beside the plain one
+    - `nfm`: embeddings or a block, drawn each step, with noise
+    - `mit`: the embeddings; the logits are taken apart again
+    - `remix`: as `input`; the label goes to the much rarer class
+    - `cmixup`: the sentence vector, with a row whose label is near: for regression
     - `none`: nothing: plain training, for comparison
 
     Args:

@@ -1,7 +1,7 @@
 """Nonlinear Mixup: a weight of its own for every feature.
 
 Guo: Nonlinear Mixup: Out-of-Manifold Data Augmentation for Text Classification, AAAI 2020. The paper's text was not
-to be had; what is known of it comes from papers that use it. Ours: the gate G ~ Beta(alpha, alpha) for every element,
+available; what is known of it comes from papers that use it. Ours: the gate G ~ Beta(alpha, alpha) for every element,
 the label weight as the mean of G over a row, and the learned label policy, w = sum_d softmax(theta)_d G_d with theta
 learned by plain gradient steps.
 """

@@ -74,6 +74,20 @@ METHODS = {
     "manifold": MethodNote(
         "One place is drawn at each step (embeddings, the output of a block, or the sentence vector) and blended "
         "there only.", _FREE, "few rows and content-based tasks"),
+    "cmixup": MethodNote(
+        "Sentence vectors are blended with those of texts whose label is near.", _FREE,
+        "scores and ratings: a label halfway between two far ones means little"),
+    "mit": MethodNote(
+        "Word vectors are blended as in Input MixUp; the outputs are taken apart again and compared with a text's own "
+        "label.", _FREE, "probabilities that a temperature is fitted to afterwards"),
+    "nfm": MethodNote(
+        "As Manifold MixUp, with noise on what is blended.", _FREE, "robustness to small changes of the text"),
+    "regmixup": MethodNote(
+        "Every batch is seen twice: as it is, and with its word vectors blended about half and half.",
+        "about twice a plain step", "plain accuracy with less confidence far from the data"),
+    "remix": MethodNote(
+        "As Input MixUp, but the label goes to the much rarer class of the two.", _FREE,
+        "classes of very different sizes"),
     "nonlinear": MethodNote(
         "Sentence vectors are blended with a random weight of its own for every feature.", _FREE,
         "experiments: half of each label goes to the partner"),
