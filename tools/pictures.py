@@ -184,10 +184,11 @@ def step_cost(theme: Theme) -> str:
     draw = Drawing(760, 66 + 26 * len(rows), "CPU time of a training step by method, plain training = 1", theme)
 
     def place(value: float) -> float:
-        return 150 + (value - 0.9) / 0.8 * 560
+        return 150 + (value - 0.8) / (most - 0.8) * 550
 
+    most = max(high for _, (_, _, high) in rows)
     bottom = 22 + 26 * len(rows)
-    for value in (0.9, 1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6):
+    for value in np.arange(0.8, most, 0.2).round(1):
         draw.line([(place(value), 14), (place(value), bottom)], "ink" if value == 1.0 else "rule", 1)
         draw.text(place(value), bottom + 18, f"{value:.1f}", "muted", 12)
     for at, (name, (ratio, low, high)) in enumerate(rows):
