@@ -15,9 +15,10 @@ import pytest
 from test_compare import calm, make_grid, place  # noqa: F401
 
 import forked
+import parts
 from mixwell.compare.records import Records
 
-KILLS = 10 if os.environ.get("MIXWELL_SLOW_TESTS") else 3
+KILLS = 10 if parts.ALL else 3
 
 
 def job(folder: str, place: str, workers: int, changes: dict[str, Any]) -> None:  # noqa: F811

@@ -196,8 +196,9 @@ def test_no_step_after_the_first_looks_at_values(kind, name):
     assert len(host.others) <= copies_of_plain_training(kind) * (2 if twice else 1)
 
 
-@pytest.mark.parametrize("kind", ["bart", "vit"])
-@pytest.mark.parametrize("name", ["amplify", "manifold", "attentionmix"])
+@pytest.mark.parametrize(
+    ("kind", "name"), [("bart", "amplify"), ("vit", "amplify"), ("bart", "manifold"), ("vit", "attentionmix")]
+)
 def test_other_architectures(kind, name):
     train(kind, name, zoo.options(kind, name))
 
@@ -223,7 +224,7 @@ def test_other_architectures(kind, name):
     ids=str,
 )
 def test_options(name, options):
-    train("bert", name, options, rows=5, steps=4)
+    train("bert", name, options, rows=5, steps=options.get("total_steps", 2))
 
 
 @pytest.mark.parametrize("keep_labels", [False, True])

@@ -16,6 +16,7 @@ from test_heads import pooled_folder
 from test_training import calm, data_file, rows, run, settings, tiny, write_csv  # noqa: F401
 
 import mixwell
+import parts
 from mixwell.training.export import _rows, export_onnx
 from mixwell.training.onnx import OnnxClassifier, open_classifier
 from mixwell.utils.errors import OptionError, RunError
@@ -106,7 +107,7 @@ def test_int8_is_measured(run: Path, data_file: Path, tmp_path: Path, capsys: An
     assert not (tmp_path / "c").exists()
 
 
-@pytest.mark.parametrize("kind", ["pairs", "several labels", "numbers"])
+@pytest.mark.parametrize("kind", parts.some(["pairs", "numbers", "several labels"], 2))
 def test_other_tasks(kind: str, tmp_path: Path) -> None:
     encoder = pooled_folder(tmp_path / "encoder", pooling_mode_cls_token=True)
     lines: list[dict[str, Any]] = [{"text": text, "label": label} for text, label in rows(60)]

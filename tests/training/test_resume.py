@@ -17,8 +17,9 @@ import pytest
 from test_training import calm, data_file, settings, tiny  # noqa: F401
 
 import forked
+import parts
 
-KILLS = int(os.environ.get("MIXWELL_KILLS", "10"))
+KILLS = int(os.environ.get("MIXWELL_KILLS", "10" if parts.ALL else "5"))
 
 
 def job(kind: str, values: dict[str, Any] | None, folder: str, blow: str, code: Any) -> None:
@@ -226,7 +227,9 @@ def folded(processes: Any, undisturbed: Any, tmp_path_factory: pytest.TempPathFa
 
 
 # After a fold's numbers and before its mark; while the final training writes; when all is trained.
-@pytest.mark.parametrize("blow", ["fold 1", "fold 3", "torch.save 1", "manifest", "model", "metrics", "cleaning"])
+@pytest.mark.parametrize(
+    "blow", parts.some(["fold 1", "torch.save 1", "fold 3", "model", "manifest", "cleaning", "metrics"], 2)
+)
 def test_kill_with_folds(processes: Any, undisturbed: Any, folded: Path, tmp_path: Path, blow: str) -> None:
     wanted = disturbed(undisturbed, tmp_path / "run", **FOLDED)
     assert finish(processes, "train", wanted, blow) == -signal.SIGKILL
