@@ -33,12 +33,12 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 PLAIN, TWIN = "plain", "plain again"
 METHODS = (
     "none", "amplify", "embedmix", "sentencemix", "cls", "tmix", "input", "manifold", "nonlinear", "batchmixup",
-    "attentionmix", "ssmix", "nfm", "mit", "remix", "cmixup", "regmixup",
+    "attentionmix", "ssmix", "nfm", "mit", "remix", "cmixup", "eda", "regmixup",
 )  # fmt: skip
 # regmixup has two forwards and two backwards.
 TARGETS = {
     "batchmixup": 1.03, "attentionmix": 1.08, "ssmix": 2.2, "nfm": 1.03, "mit": 1.03, "remix": 1.03, "cmixup": 1.03,
-    "regmixup": 2.05,
+    "eda": 1.03, "regmixup": 2.05,
 }  # fmt: skip
 
 

@@ -145,7 +145,7 @@ def strong(name: str) -> dict:
 
 def fits(kind: str, name: str) -> bool:
     """Whether a method can serve a kind of model at all."""
-    return not (kind in IMAGES and name == "ssmix")
+    return not (kind in IMAGES and name in ("ssmix", "eda"))
 
 
 def sharpen(model: torch.nn.Module, scale: float = 6.0) -> torch.nn.Module:

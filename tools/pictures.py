@@ -34,7 +34,7 @@ Theme = dict[str, str]
 
 # Where the methods mix, from left to right: a place of the drawing, how it is named, and the methods.
 PLACES: dict[str, tuple[str, ...]] = {
-    "ids": ("ssmix",),
+    "ids": ("ssmix", "eda"),
     "embeddings": ("embedmix", "input", "attentionmix", "manifold", "regmixup", "nfm", "mit", "remix"),
     "attention": ("amplify",),
     "block": ("tmix", "manifold", "nfm"),
@@ -107,29 +107,36 @@ def mixing(theme: Theme, only: str = "") -> str:
         theme: the colours.
         only: one method; empty for all.
     """
-    active = {place: [name for name in names if only in ("", name)] for place, names in PLACES.items()}
+    alone = only == "eda"  # which has no partner, and no place among those that mix
+    active = {
+        place: [name for name in names if only == name or (not only and name != "eda")]
+        for place, names in PLACES.items()
+    }
     tall = max(len(names) for names in active.values())
     top = 44 + 25 * tall
-    what = f"Where {only} mixes" if only else "Where each method mixes"
-    draw = Drawing(940, top + 188, f"{what} in a Transformer: a row, its partner, and the points between them", theme)
+    what = f"Where {only} {'changes a text' if alone else 'mixes'}" if only else "Where each method mixes"
+    low = top + (88 if alone else 178)
+    draw = Drawing(940, low + 10, f"{what} in a Transformer: a row, its partner, and the points between them", theme)
     rows = (top + 30, top + 118)
-    for y, name, colour in ((rows[0], "a row", "one"), (rows[1], "its partner", "two")):
+    for y, name, colour in ((rows[0], "a row", "one"), (rows[1], "its partner", "two"))[: 1 if alone else 2]:
         draw.line([(22, y), (905, y)], colour, 2)
         draw.text(14, y - 26 if y == rows[0] else y + 34, name, colour, 13, "start", 600)
-        _parts(draw, y, named=y == rows[1])
+        _parts(draw, y, named=alone or y == rows[1])
     labels = {
+        "eda": "nothing is mixed, and labels stay",
         "mit": "logits are taken apart again, and each row keeps its label",
         "remix": "labels are mixed by the same weight, or go to the much rarer class",
     }
-    draw.text(905, top + 178, labels.get(only, "labels are mixed by the same weight"), "muted", 12.5, "end")
+    draw.text(905, low, labels.get(only, "labels are mixed by the same weight"), "muted", 12.5, "end")
     spots = {"ids": (86,), "embeddings": (204,), "attention": (320, 558), "block": (434, 672), "sentence": (800,)}
     for place, names in active.items():
         for x in spots[place] if names else ():
             drawn = place == "block" or only in ("manifold", "nfm")  # one of them, drawn each step
-            draw.line([(x, rows[0]), (x, rows[1])], "ink", 1.6, "4 4" if drawn else "")
-            draw.dot(x, rows[1], 4.5, "two")
+            if not alone:
+                draw.line([(x, rows[0]), (x, rows[1])], "ink", 1.6, "4 4" if drawn else "")
+                draw.dot(x, rows[1], 4.5, "two")
             draw.dot(x, rows[0], 8, "on", "ink")
-            draw.text(x, rows[0] + 4.5, "+", "ink", 14, weight=700)
+            draw.text(x, rows[0] + 4.5, "~" if alone else "+", "ink", 14, weight=700)
         if names:
             _chips(draw, spots[place], names, rows[0] - (34 if place == "block" else 24))
     return draw.svg()

@@ -20,7 +20,7 @@ PERM = torch.tensor([2, 0, 1, 4, 5, 3])
 IDENTITY = torch.arange(6)
 FITTING = [(kind, name) for kind in zoo.KINDS for name in METHODS if zoo.fits(kind, name)]
 # These mix where older methods do, by the same code: a quarter of the models does for each.
-NEWER = ("cmixup", "mit", "nfm", "regmixup", "remix")
+NEWER = ("cmixup", "eda", "mit", "nfm", "regmixup", "remix")
 MOST = [
     (kind, name)
     for kind, name in FITTING
@@ -111,7 +111,7 @@ def test_plain_at_lam_one_and_identity(models, kind, name, pairs):
         cases.append(pins(name, lam=0.3, permutation=IDENTITY))
     if name == "none":
         cases.append({})
-    if name == "batchmixup":  # no lam and no partner: plain with one row
+    if name in ("batchmixup", "eda"):  # no lam and no partner: plain with one row
         batch = {key: value[:1] for key, value in batch.items()}
         plain = run(model, batch)
         cases.append({})
@@ -131,7 +131,7 @@ def test_plain_at_lam_one_and_identity(models, kind, name, pairs):
 def test_same_random_stream_as_none(kind, name):
     """With dropout on, a method that mixes nothing equals `none` bit for bit."""
     model, batch = zoo.tiny(kind, dropout=0.2), zoo.batch(kind)
-    if name == "batchmixup":
+    if name in ("batchmixup", "eda"):
         batch = {key: value[:1] for key, value in batch.items()}
     if name == "regmixup":
         pytest.skip("two forwards draw two dropouts")

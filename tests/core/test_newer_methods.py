@@ -12,7 +12,7 @@ from test_reference import PAIRS, PERM, batch, check, model  # noqa: F401 - fixt
 
 import mixwell
 import zoo
-from mixwell.utils.errors import OptionError
+from mixwell.utils.errors import BatchError, OptionError
 
 # ruff: noqa: F811 - fixtures are imported by name
 
@@ -218,3 +218,92 @@ def test_the_strength_of_the_noise_is_a_beta_2_5(model, batch):
     values = torch.stack(levels).flatten()
     assert abs(values.mean() - 2 / 7) < 0.03  # mean and variance of Beta(2, 5)
     assert abs(values.var() - 10 / (49 * 8)) < 0.008
+
+
+# --- eda --------------------------------------------------------------------------------------------------------------
+
+
+def spied(model, seen):
+    """Keep the ids and the mask that the encoder is called with."""
+
+    def keep(module, args, kwargs):
+        seen.append((kwargs.get("input_ids", *args[:1]).clone(), kwargs.get("attention_mask", *args[1:2]).clone()))
+
+    return model.bert.register_forward_pre_hook(keep, with_kwargs=True)
+
+
+def augmented(change: str, rate: float = 0.25, **options):
+    """The token ids and the mask that the model saw, and the batch."""
+    model, batch, seen = zoo.tiny("bert").train(), zoo.batch("bert"), []
+    with mixwell.attach(model, "eda", changes=change, rate=rate, **options):
+        spy = spied(model, seen)
+        torch.manual_seed(1)
+        model(**batch).loss.backward()
+        spy.remove()
+    return *seen[-1], batch
+
+
+def inside(batch, row: int) -> list[int]:
+    """The places of a row's words, without [CLS], [SEP] and padding."""
+    return list(range(1, int(batch["attention_mask"][row].sum()) - 1))
+
+
+@pytest.mark.parametrize("change", ["delete", "swap", "replace", "mask"])
+@pytest.mark.parametrize("rate", [0.01, 0.25, 1.0])
+def test_eda_changes_as_many_words_as_it_says(change, rate):
+    ids, mask, batch = augmented(change, rate, **({"mask_token_id": 4} if change == "mask" else {}))
+    words = set(batch["input_ids"][batch["attention_mask"].bool()].tolist()) - {zoo.CLS, zoo.SEP}
+    for row in range(6):
+        before, places = batch["input_ids"][row].tolist(), inside(batch, row)
+        after = ids[row].tolist()
+        wanted = max(1, int(rate * len(places)))
+        outside = [place for place in range(len(before)) if place not in places]
+        assert [after[place] for place in outside] == [before[place] for place in outside]
+        hidden = [place for place in places if not mask[row, place]]
+        assert len(hidden) == (wanted if change == "delete" else 0)
+        moved = [place for place in places if before[place] != after[place]]
+        if change == "delete":
+            assert not moved
+        elif change == "swap":
+            assert sorted(after) == sorted(before) and len(moved) <= min(wanted + 1, len(places))
+        elif change == "mask":
+            assert len(moved) == wanted and all(after[place] == 4 for place in moved)
+        else:
+            assert len(moved) <= wanted and all(after[place] in words for place in moved)
+
+
+def test_eda_draws_one_change_for_each_row_anew():
+    model, batch, seen = zoo.tiny("bert").train(), zoo.batch("bert"), []
+    with mixwell.attach(model, "eda", rate=0.5) as mixer:
+        spy = spied(model, seen)
+        for _ in range(30):
+            model(**batch).loss.backward()
+        assert torch.equal(mixer.last.label_weight, torch.ones(6))
+        spy.remove()
+    deleted = torch.stack([(mask != batch["attention_mask"]).any(1) for _, mask in seen])
+    changed = torch.stack([(ids != batch["input_ids"]).any(1) for ids, _ in seen])
+    assert not (deleted & changed).any()
+    assert 0.15 < deleted.float().mean() < 0.5  # a third
+    assert len({tuple(ids.flatten().tolist()) for ids, _ in seen}) >= 30  # and the plain ones of the first check
+
+
+def test_eda_draws_words_of_the_batch_evenly():
+    from mixwell.methods.eda import _from_batch
+
+    ids = torch.arange(12).view(3, 4)
+    content = torch.isin(ids, torch.tensor([1, 2, 8, 9, 11]))
+    drawn = _from_batch(ids, content, torch.linspace(0, 1, 13)[:-1].view(3, 4))
+    assert drawn.flatten().tolist() == [1, 1, 1, 2, 2, 8, 8, 8, 9, 9, 11, 11]
+
+
+def test_eda_refuses():
+    model, batch = zoo.tiny("bert").train(), zoo.batch("bert")
+    for options, message in (
+        ({"rate": 0.0}, "rate=0.0 must lie in"), ({"changes": "delete,sawp"}, "'sawp' is unknown .did you mean 'swap'"),
+        ({"changes": "mask"}, "needs mask_token_id="),
+    ):  # fmt: skip
+        with pytest.raises(OptionError, match=message):
+            mixwell.attach(model, "eda", **options)
+    del batch["attention_mask"]
+    with mixwell.attach(model, "eda"), pytest.raises(BatchError, match="pass one with the batch"):
+        model(**batch)

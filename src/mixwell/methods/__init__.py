@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from mixwell.methods.attentionmix import AttentionMix
     from mixwell.methods.batchmixup import BatchMixup
     from mixwell.methods.cmixup import CMixup
+    from mixwell.methods.eda import EasyDataAugmentation
     from mixwell.methods.embedmix import EmbedMix
     from mixwell.methods.input import InputMixup
     from mixwell.methods.manifold import ManifoldMixup
@@ -39,6 +40,7 @@ __all__ = [
     "CMixup",
     "ClsMixup",
     "DrawsLam",
+    "EasyDataAugmentation",
     "EmbedMix",
     "InputMixup",
     "ManifoldMixup",

@@ -49,6 +49,7 @@ def attach(
     - `mit`: the embeddings; the logits are taken apart again
     - `remix`: as `input`; the label goes to the much rarer class
     - `cmixup`: the sentence vector, with a row whose label is near: for regression
+    - `eda`: nothing: tokens are deleted, swapped or replaced, as a rival to mixing
     - `none`: nothing: plain training, for comparison
 
     Args:

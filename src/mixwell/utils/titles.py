@@ -14,6 +14,7 @@ TITLES = {
     "cmixup": "C-Mixup",
     "cls": "CLS MixUp",
     "contrastive": "contrastive probe",
+    "eda": "EDA",
     "embedmix": "EmbedMix",
     "input": "Input MixUp",
     "manifold": "Manifold MixUp",
