@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import os
 import tempfile
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -211,7 +212,10 @@ class _Training:
 
     def _average(self) -> WeightAverage | None:
         """What keeps the mean of the weights; None where the last ones are kept, or each process has a part of them."""
-        sharded = self.settings.arguments.get("fsdp") or self.settings.arguments.get("deepspeed")
+        sharded = any(
+            self.settings.arguments.get(name) or os.environ.get(f"ACCELERATE_USE_{name.upper()}") == "true"
+            for name in ("fsdp", "deepspeed")
+        )
         if not self.settings.average or sharded:
             return None
         return WeightAverage(self.model, self.settings.average, self.checkpoints, self.start)
