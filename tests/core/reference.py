@@ -410,9 +410,15 @@ def relevance(model: nn.Module, batch: Batch, *, block: int = 0, head: int | Non
 
 
 def attentionmix(
-    model: nn.Module, batch: Batch, *, perm: Iterable[int], block: int = 0, head: int | None = None
+    model: nn.Module,
+    batch: Batch,
+    *,
+    perm: Iterable[int],
+    block: int = 0,
+    head: int | None = None,
+    after: int | None = None,
 ) -> Result:
-    """Mix embeddings by r / (r + r[perm]), 1 where both are 0; w = mean over positions real in either row."""
+    """Mix embeddings or a block by r / (r + r[perm]), 1 where both are 0; w = mean over positions real in either."""
     ids, types, real = _inputs(batch)
     partners = _partners(perm)
     score = relevance(model, batch, block=block, head=head)
@@ -424,7 +430,8 @@ def attentionmix(
         ratio[row] = torch.where(total > 0, score[row] / torch.where(total > 0, total, 1.0), 1.0)
         weight[row] = ratio[row][real[row] | real[partner]].mean()
     tokens = ratio[:, :, None]
-    change = _at("embeddings", [0], lambda x: _mix(x, tokens, partners))
+    place = ("embeddings", 0) if after is None else ("block", after)
+    change = _at(place[0], [place[1]], lambda x: _mix(x, tokens, partners))
     return _finish(model, batch, (ids, types, _union(real, tokens, partners)), change, partners, weight)
 
 

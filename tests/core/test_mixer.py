@@ -494,6 +494,7 @@ def test_unlabelled_rows(model, batch):
         ("amplify", {"class_weights": []}, "class_weights must be at least 0"),
         ("amplify", {"draw": "uniform"}, "draw='uniform' is unknown"),
         ("amplify", {"strength": "strongest"}, r"strength='strongest' is unknown for amplify \(did you mean 'strong'"),
+        ("attentionmix", {"after": 9}, r"after=\[9\]: 9 is not one of 0\.\."),
         ("cls", {"schedule": "lat"}, r"schedule='lat' is unknown for cls \(did you mean 'late'"),
         ("cls", {"schedule": "late", "start": 0.2}, r"schedule='late' sets start=0\.5, but start=0\.2 is given too"),
         ("tmix", {"strength": "mild", "alpha": 0.7}, r"sets alpha=0\.1, but alpha=0\.7 is given too"),

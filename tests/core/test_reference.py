@@ -177,7 +177,9 @@ def test_manifold(model, batch, point, padding):
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("options", [{}, {"head": 3}, {"block": 2}, {"block": 5, "head": 0}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, {"head": 3}, {"block": 2}, {"block": 5, "head": 0}, {"after": 0}, {"after": 4, "block": 2}], ids=str
+)
 @pytest.mark.parametrize("perm", [PERM, FIXED], ids=["cycles", "fixed"])
 def test_attentionmix(model, batch, options, perm):
     plan = check(

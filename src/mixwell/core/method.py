@@ -35,7 +35,7 @@ def option(default: Any, help: str) -> Any:
 
 T = TypeVar("T", bound="Method")
 # Options that came after the first records, and their defaults.
-_LATER: dict[str, Any] = {"prob": 1.0, "problem": None, "strength": None, "schedule": None}
+_LATER: dict[str, Any] = {"prob": 1.0, "problem": None, "strength": None, "schedule": None, "after": None}
 # When to mix, in words: `start` and `stop`. Late: Mixup-Transformer (Sun et al., COLING 2020) mixes in the second half.
 # Early: mixing to the end can hurt (Liu et al., Over-training with Mixup, ICLR 2023); the share is ours.
 SCHEDULES = {"late": {"start": 0.5, "stop": 1.0}, "early": {"start": 0.0, "stop": 0.75}}

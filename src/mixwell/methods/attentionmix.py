@@ -2,7 +2,8 @@
 
 Lewy, Mandziuk: AttentionMix, arXiv 2309.11104. The paper fixes relevance taken from an attention head or from the mean
 over a layer's heads as the mixing ratio of word embeddings. How relevance becomes a ratio, r / (r + r[perm]), and the
-label weight, its mean over real tokens, are our reading: only a summary of the paper was to be had.
+label weight, its mean over real tokens, are our reading: only a summary of the paper was available. Mixing the output
+of a block (`after`) is what the paper leaves open.
 """
 
 from __future__ import annotations
@@ -56,11 +57,17 @@ class AttentionMix(Method):
 
     block: int = option(0, "the block whose attention is read, from 0")
     head: int | None = option(None, "one head of that block; None is the mean over its heads")
+    after: int | None = option(None, "mix the output of this block, from 0, instead of the embeddings")
 
     def sites(self, points: Points) -> list[Point]:
-        """Return the embedding output."""
+        """Return the embedding output, or the output of one block."""
         blocks = self.pick(points, "block")
         pick_layers([self.block], len(blocks), [], "block")
+        if self.after is not None:
+            pick_layers([self.after], len(blocks), [], "after")
+            if blocks[self.after].stack != blocks[self.block].stack:
+                raise OptionError(f"after={self.after} and block={self.block} lie in different stacks of the model")
+            return [blocks[self.after]]
         # In an encoder-decoder model, the embeddings of the stack whose attention is read.
         return [point for point in points.get("embeddings") if point.stack == blocks[self.block].stack][:1]
 
