@@ -132,6 +132,8 @@ def options(kind: str, name: str) -> dict:
             return {"padding": "none"}
         if name == "ssmix":
             return {"special_ids": [CLS, SEP, PAD]}
+        if name == "eda" and kind in ENCODER_DECODERS:
+            return {"changes": "swap,replace"}
     return {}
 
 

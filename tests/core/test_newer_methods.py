@@ -119,6 +119,16 @@ def test_remix_counts_labels_as_they_come(model, batch):
     assert torch.equal(seen, 3 * torch.bincount(batch["labels"], minlength=len(seen)))
 
 
+def test_remix_leaves_rows_without_a_label_alone(model, batch):
+    labels = batch["labels"].clone()
+    labels[PERM[0]] = -100
+    with mixwell.attach(model.train(), "remix", counts=torch.tensor([1, 100, 100, 100])) as mixer:
+        with mixer.pin(lam=0.3, permutation=PERM):
+            model(**{**batch, "labels": labels})
+        assert mixer.last.label_weight[0] == pytest.approx(0.3)
+    assert mixer.method.options()["counts"] == [1, 100, 100, 100]
+
+
 def test_remix_refuses(model):
     for options, message in (
         ({"kappa": 0.5}, "kappa=0.5"), ({"tau": 2.0}, "tau=2.0"), ({"counts": [1, 2]}, "counts has 2 numbers"),
@@ -288,11 +298,11 @@ def test_eda_draws_one_change_for_each_row_anew():
 
 
 def test_eda_draws_words_of_the_batch_evenly():
-    from mixwell.methods.eda import _from_batch
+    from mixwell.core.tokens import draw_from_batch
 
     ids = torch.arange(12).view(3, 4)
     content = torch.isin(ids, torch.tensor([1, 2, 8, 9, 11]))
-    drawn = _from_batch(ids, content, torch.linspace(0, 1, 13)[:-1].view(3, 4))
+    drawn = draw_from_batch(ids, content, torch.linspace(0, 1, 13)[:-1].view(3, 4))
     assert drawn.flatten().tolist() == [1, 1, 1, 2, 2, 8, 8, 8, 9, 9, 11, 11]
 
 
@@ -300,10 +310,14 @@ def test_eda_refuses():
     model, batch = zoo.tiny("bert").train(), zoo.batch("bert")
     for options, message in (
         ({"rate": 0.0}, "rate=0.0 must lie in"), ({"changes": "delete,sawp"}, "'sawp' is unknown .did you mean 'swap'"),
-        ({"changes": "mask"}, "needs mask_token_id="),
+        ({"changes": "mask"}, "needs mask_token_id="), ({"changes": 3}, "changes=3 must be a text"),
+        ({"mask_token_id": -5}, "mask_token_id=-5 must be at least 0"),
     ):  # fmt: skip
         with pytest.raises(OptionError, match=message):
             mixwell.attach(model, "eda", **options)
+    assert mixwell.attach(model, "eda", changes=["delete", "swap"]).detach() is model
+    with pytest.raises(OptionError, match="reads a text a second time"):
+        mixwell.attach(zoo.tiny("bart"), "eda")
     del batch["attention_mask"]
     with mixwell.attach(model, "eda"), pytest.raises(BatchError, match="pass one with the batch"):
         model(**batch)

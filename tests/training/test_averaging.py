@@ -95,3 +95,32 @@ def test_what_is_kept_is_what_was_evaluated(tiny: Path, tokens: Any, keep_last: 
 def test_a_mean_over_one_update_is_the_last_weights(tiny: Path, tokens: Any) -> None:
     one, last = (trained(tiny, tokens, average=updates)[0].state_dict() for updates in (1, 0))
     assert all(torch.equal(one[name], last[name]) for name in last)
+
+
+@pytest.mark.parametrize("method", ["remix", "nonlinear"])
+def test_a_run_of_a_method_that_learns(tiny: Path, data_file: Path, tmp_path: Path, method: str) -> None:
+    """Its checkpoints hold the model, the mean and what the method learned, and each goes where it belongs."""
+    from mixwell.api import train
+
+    options = {} if method == "remix" else {"label_policy": "learned"}
+    chosen = settings(tiny, data_file, tmp_path / "run", method=method, method_options=options, epochs=2, average=3)
+    assert train(chosen, quiet=True).metrics["best_epoch"] in (1, 2)
+
+
+def test_a_tied_weight_gets_the_mean(tmp_path: Path) -> None:
+    from safetensors.torch import save_file
+
+    from mixwell.training.checkpoints import AVERAGE, load_weights
+
+    class Tied(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = torch.nn.Linear(2, 2, bias=False)
+            self.second = torch.nn.Linear(2, 2, bias=False)
+            self.second.weight = self.first.weight
+
+    model = Tied()
+    save_file({"second.weight": torch.zeros(2, 2)}, str(tmp_path / "model.safetensors"))
+    save_file({"first.weight": torch.ones(2, 2)}, str(tmp_path / AVERAGE))
+    load_weights(model, tmp_path)
+    assert torch.equal(model.second.weight, torch.ones(2, 2))

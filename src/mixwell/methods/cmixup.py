@@ -58,7 +58,9 @@ class CMixup(SentenceMix):
             rows = labels.reshape(size, -1)
             distance = (rows.unsqueeze(1) != rows).any(-1).float()
         # The largest of log-probabilities with Gumbel noise is a draw; nothing comes back from the device.
-        uniform = torch.rand((size, size), generator=rng).clamp(min=1e-20).to(step.device, non_blocking=True)
+        uniform = (
+            torch.rand((size, size), generator=rng, device="cpu").clamp(min=1e-20).to(step.device, non_blocking=True)
+        )
         return (-distance / (2 * self.bandwidth**2) - (-uniform.log()).log()).argmax(1)
 
     def mix(self, x: Tensor, plan: Plan, site: int, step: Step) -> Tensor:

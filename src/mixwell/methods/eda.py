@@ -10,14 +10,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from mixwell.core.checks import check_no_prompt
 from mixwell.core.draw import Plan
-from mixwell.core.filling import last_real
 from mixwell.core.method import Method, option
 from mixwell.core.mixer import Mixer
+from mixwell.core.model import base_config
 from mixwell.core.step import Step
+from mixwell.core.tokens import content_tokens, draw_from_batch, rotate
 from mixwell.methods.registry import register
 from mixwell.utils.errors import BatchError, OptionError, nearest
 
@@ -42,12 +42,17 @@ class EasyDataAugmentation(Method):
 
     def check(self) -> None:
         """Check the options against each other."""
+        if isinstance(self.changes, (list, tuple)):
+            self.changes = ",".join(map(str, self.changes))
+        if not isinstance(self.changes, str):
+            raise OptionError(f"changes={self.changes!r} must be a text such as 'delete,swap' for eda")
+        if self.mask_token_id is not None and self.mask_token_id < 0:
+            raise OptionError(f"mask_token_id={self.mask_token_id} must be at least 0 for eda")
         if not 0 < self.rate <= 1:
             raise OptionError(f"rate={self.rate} must lie in (0, 1] for eda")
         for change in self.wanted:
             if change not in CHANGES:
-                known = ", ".join(CHANGES)
-                raise OptionError(f"changes: {change!r} is unknown{nearest(change, CHANGES)}; use some of {known}")
+                raise OptionError(f"changes: {change!r} is unknown{nearest(change, CHANGES)}; use some of {CHANGES}")
         if "mask" in self.wanted and self.mask_token_id is None:
             raise OptionError("the change mask needs mask_token_id= (tokenizer.mask_token_id)")
 
@@ -56,14 +61,14 @@ class EasyDataAugmentation(Method):
         """The changes."""
         return [change.strip() for change in self.changes.split(",")]
 
-    @property
-    def mask_id(self) -> int:
-        """The mask token; -1 where none is needed."""
-        return -1 if self.mask_token_id is None else self.mask_token_id
-
     def verify(self, mixer: Mixer) -> None:
-        """Refuse models that put tokens of their own before the text."""
+        """Refuse models that put tokens of their own before the text, or read it twice."""
         check_no_prompt(self, mixer.model)
+        if "delete" in self.wanted and getattr(base_config(mixer.model), "is_encoder_decoder", False):
+            raise OptionError(
+                f"{type(mixer.model).__name__} reads a text a second time, in its decoder, where nothing is hidden; "
+                f"use changes='swap,replace'"
+            )
 
     def prepare(self, step: Step, plan: Plan, rng: torch.Generator) -> Plan:
         """Change the token ids, or hide tokens from attention."""
@@ -72,11 +77,12 @@ class EasyDataAugmentation(Method):
             if "delete" in self.wanted:
                 raise BatchError("eda deletes by the attention_mask: pass one with the batch, or leave delete out")
             mask = torch.ones_like(ids, dtype=torch.bool)
-        # Its first and last token, and all that are like them, frame a text: [CLS] and [SEP].
-        content = mask & (ids != ids.gather(1, mask.long().argmax(1, keepdim=True))) & (ids != last_real(ids, mask))
+        content = content_tokens(ids, mask)
         size, length = ids.shape
-        places, others = torch.rand((2, size, length), generator=rng).to(step.device, non_blocking=True)
-        kind = torch.randint(len(self.wanted), (size, 1), generator=rng).to(step.device, non_blocking=True)
+        places, others = torch.rand((2, size, length), generator=rng, device="cpu").to(step.device, non_blocking=True)
+        kind = torch.randint(len(self.wanted), (size, 1), generator=rng, device="cpu").to(
+            step.device, non_blocking=True
+        )
         count = content.sum(1, keepdim=True)
         changed = torch.minimum((count * self.rate).floor().long().clamp(min=1), count)
         order = places.masked_fill(~content, 2.0).argsort(1)  # a row's content tokens in random order, then the rest
@@ -89,24 +95,10 @@ class EasyDataAugmentation(Method):
                 kept = step.inputs["attention_mask"]
                 step.inputs["attention_mask"] = kept.masked_fill(chosen & rows, 0)
             elif change == "swap":
-                new = torch.where(rows, _rotate(ids, order, torch.minimum(changed + 1, count)), new)
+                new = torch.where(rows, rotate(ids, order, torch.minimum(changed + 1, count)), new)
             else:
-                put = _from_batch(ids, content, others) if change == "replace" else torch.full_like(ids, self.mask_id)
+                put = draw_from_batch(ids, content, others)
+                put = put if change == "replace" else torch.full_like(ids, self.mask_token_id or 0)
                 new = torch.where(chosen & rows, put, new)
         step.inputs["input_ids"] = new
         return plan
-
-
-def _rotate(ids: Tensor, order: Tensor, count: Tensor) -> Tensor:
-    """Move the tokens at the first `count` (B, 1) places of `order` (B, T) each to the place before."""
-    ranks = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
-    following = torch.where(ranks < count, (ranks + 1) % count.clamp(min=1), ranks)
-    return ids.scatter(1, order, ids.gather(1, order.gather(1, following)))
-
-
-def _from_batch(ids: Tensor, content: Tensor, draws: Tensor) -> Tensor:
-    """Draw a content token of the batch for every place: `draws` (B, T) in [0, 1)."""
-    running = content.flatten().long().cumsum(0)
-    wanted = (draws.flatten() * running[-1]).floor().long() + 1
-    found = torch.searchsorted(running, wanted).clamp(max=len(running) - 1)
-    return ids.flatten().index_select(0, found).view_as(ids)

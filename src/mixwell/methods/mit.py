@@ -31,7 +31,7 @@ class MixupInferenceInTraining(InputMixup):
 
     name = "mit"
     summary = "mix the embeddings, take the mixed logits apart, and train each part on its own label"
-    tasks = ("sequence", "token")
+    tasks = ("sequence",)
 
     draw: str = option("folded", "max_of (largest of `samples`), folded (max(l, 1-l)) or beta")
     margin: float = option(0.5, "smallest 2 lam - 1: below it, taking apart would multiply what the model gets wrong")
@@ -61,11 +61,12 @@ class MixupInferenceInTraining(InputMixup):
         self, criterion: Criterion, logits: Tensor, labels: Tensor, plan: Plan, step: Step, items: Tensor | int | None
     ) -> Tensor:
         """Return the plain loss of the logits taken apart."""
-        weight = plan.label_weight.to(logits)
+        wide = logits.to(torch.promote_types(logits.dtype, torch.float32))  # in bf16 shares are too rough
+        weight = plan.label_weight.to(wide)
         # z + (1 - lam) / (2 lam - 1) (z - z'): exact for rows that are not mixed.
-        share = spread((1 - weight) / (2 * weight - 1), logits)
-        apart = logits + share * (logits - logits.index_select(0, plan.permutation.to(logits.device)))
-        return criterion.total(apart, labels, items)
+        share = spread((1 - weight) / (2 * weight - 1), wide)
+        apart = wide + share * (wide - wide.index_select(0, plan.permutation.to(wide.device)))
+        return criterion.total(apart.to(logits.dtype), labels, items)
 
     def weight_of_labels(self, plan: Plan) -> Tensor:
         """Refuse: labels are not mixed, logits are taken apart."""

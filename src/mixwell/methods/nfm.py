@@ -56,9 +56,9 @@ class NoisyFeatureMixup(ManifoldMixup):
         plan = super().prepare(step, plan, rng)
         own = generator(plan.seed, _STREAM)
         # Beta(2, 5) is the second smallest of six uniform numbers.
-        share = torch.rand((2, 6), generator=own, dtype=torch.float64).sort(1).values[:, 1]
-        level = (share * torch.tensor([self.add_noise, self.mult_noise])).to(plan.label_weight.dtype)
-        seed = torch.empty((), dtype=torch.int64).random_(generator=own)
+        share = torch.rand((2, 6), generator=own, dtype=torch.float64, device="cpu").sort(1).values[:, 1]
+        level = (share * torch.tensor([self.add_noise, self.mult_noise], device="cpu")).to(plan.label_weight.dtype)
+        seed = torch.empty((), dtype=torch.int64, device="cpu").random_(generator=own)
         return dataclasses.replace(
             plan, extra={**plan.extra, "level": level.to(step.device, non_blocking=True), "seed": seed}
         )

@@ -49,9 +49,11 @@ class Remix(InputMixup):
             raise OptionError(f"kappa={self.kappa} must be at least 1 for remix")
         if not 0 <= self.tau <= 1:
             raise OptionError(f"tau={self.tau} must lie between 0 and 1")
-        if self.counts is not None and min(self.counts, default=0) < 1:
-            raise OptionError("counts must be at least 1 for every class for remix")
-        self._seen = None if self.counts is None else torch.tensor([int(count) for count in self.counts])
+        if self.counts is not None:
+            self.counts = [int(count) for count in self.counts]
+            if min(self.counts, default=0) < 1:
+                raise OptionError("counts must be at least 1 for every class for remix")
+        self._seen = None if self.counts is None else torch.tensor(self.counts, device="cpu")
 
     def verify(self, mixer: Mixer) -> None:
         """Refuse counts of other classes than the model has."""
@@ -69,9 +71,11 @@ class Remix(InputMixup):
         assert labels is not None
         size = seen[labels.clamp(min=0)].to(plan.label_weight.dtype)
         ratio = size / size.index_select(0, plan.permutation)
-        weight = plan.label_weight
-        weight = torch.where((ratio >= self.kappa) & (weight < self.tau), 0.0, weight)
-        weight = torch.where((ratio <= 1 / self.kappa) & (1 - plan.label_weight < self.tau), 1.0, weight)
+        lam = plan.label_weight
+        weight = torch.where((ratio >= self.kappa) & (lam < self.tau), 0.0, lam)
+        weight = torch.where((ratio <= 1 / self.kappa) & (1 - lam < self.tau), 1.0, weight)
+        unlabelled = labels < 0
+        weight = torch.where(unlabelled | unlabelled.index_select(0, plan.permutation), lam, weight)
         return dataclasses.replace(plan, label_weight=weight)
 
     def _count(self, step: Step) -> Tensor:
@@ -84,7 +88,7 @@ class Remix(InputMixup):
             self._seen = self._seen.to(step.device)
             return self._seen
         if self._seen is None:
-            self._seen = torch.zeros(classes, dtype=torch.long)
+            self._seen = torch.zeros(classes, dtype=torch.long, device=step.device)
         known = (labels >= 0).long()
         self._seen = self._seen.to(step.device).index_add(0, labels.clamp(min=0), known)
         return self._seen

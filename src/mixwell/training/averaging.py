@@ -56,7 +56,7 @@ class WeightAverage(TrainerCallback):
     def after(self, update: int) -> None:
         """Move the mean towards the weights after an update, counted from 1."""
         if not self.mean:
-            self.mean = {name: each.detach().float().clone() for name, each in self.trained.items()}
+            self.mean = {name: each.detach().float().clone().contiguous() for name, each in self.trained.items()}
         share = max(1 / self.updates, 1 / update)
         weights = [each.detach().float() for each in self.trained.values()]
         torch._foreach_lerp_(list(self.mean.values()), weights, share)

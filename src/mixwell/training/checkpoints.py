@@ -160,10 +160,13 @@ def load_weights(model: Any, checkpoint: Path) -> None:
     from safetensors.torch import load_file
 
     weights: dict[str, Any] = {}
-    for file in sorted(checkpoint.glob("*.safetensors"), key=lambda file: (file.name == AVERAGE, file.name)):
-        weights |= load_file(str(file), device="cpu")
+    for file in sorted(checkpoint.glob("*.safetensors")):
+        if not file.name.startswith("mixwell-"):  # the mean, and what a method learned
+            weights |= load_file(str(file), device="cpu")
     own = model.state_dict()
     model.load_state_dict(weights, strict=False)
+    if (checkpoint / AVERAGE).is_file():  # apart: a tied weight may have another name there
+        model.load_state_dict(load_file(str(checkpoint / AVERAGE), device="cpu"), strict=False)
     # Tied weights are saved once.
     loaded = {own[name].data_ptr() for name in weights if name in own}
     spared = set(getattr(model, "_keys_to_ignore_on_save", None) or ())

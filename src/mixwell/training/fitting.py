@@ -211,12 +211,13 @@ class _Training:
         return state
 
     def _average(self) -> WeightAverage | None:
-        """What keeps the mean of the weights; None where the last ones are kept, or each process has a part of them."""
+        """What keeps the mean of the weights; None where the last ones are kept, or it cannot be taken."""
         sharded = any(
             self.settings.arguments.get(name) or os.environ.get(f"ACCELERATE_USE_{name.upper()}") == "true"
             for name in ("fsdp", "deepspeed")
         )
-        if not self.settings.average or sharded:
+        averages = str(self.settings.arguments.get("optim", "")).startswith("schedule_free")  # which do so themselves
+        if not self.settings.average or sharded or averages:
             return None
         return WeightAverage(self.model, self.settings.average, self.checkpoints, self.start)
 
