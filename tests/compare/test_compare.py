@@ -284,7 +284,7 @@ def test_a_cell_is_a_run_of_train(place: Path, finished: Path, tmp_path: Path) -
     record = next(r for r in found if r.spec.label == "amplify" and r.spec.seed == 1)
     settings = TrainSettings(
         data=str(place / "films.csv"), model=str(place / "tiny"), method="amplify", seed=1,
-        output=str(tmp_path / "run"), folds=0, **SETTINGS,
+        output=str(tmp_path / "run"), folds=0, average=0, **SETTINGS,
     )  # fmt: skip
     train(settings, quiet=True)
     table = pq.read_table(tmp_path / "run" / "predictions.parquet").to_pylist()

@@ -79,7 +79,7 @@ METHODS = {
         "scores and ratings: a label halfway between two far ones means little"),
     "eda": MethodNote(
         "Nothing is blended: some words of every text are deleted, swapped or replaced, and its label stays.", _FREE,
-        "asking whether mixing beats plain text augmentation"),
+        "asking whether mixing beats plain text augmentation", ignores_lam=True),
     "mit": MethodNote(
         "Word vectors are blended as in Input MixUp; the outputs are taken apart again and compared with a text's own "
         "label.", _FREE, "probabilities that a temperature is fitted to afterwards"),
