@@ -21,6 +21,7 @@ from mixwell.core.passes import embedding_gradient
 from mixwell.core.points import Point, Points
 from mixwell.core.spans import choose_spans, saliency, splice, widest
 from mixwell.core.step import Step
+from mixwell.core.tokens import content_tokens
 from mixwell.methods.registry import register
 from mixwell.utils.errors import OptionError
 
@@ -69,12 +70,9 @@ class SSMix(Method):
 
     def content(self, ids: Tensor, mask: Tensor) -> Tensor:
         """Return (B, T) bool: real tokens that are not special."""
-        if self.special_ids is not None:
-            special = torch.isin(ids, torch.tensor(list(self.special_ids), device=ids.device))
-        else:
-            first = ids.gather(1, mask.long().argmax(1, keepdim=True))
-            special = (ids == first) | (ids == last_real(ids, mask))
-        return mask & ~special
+        if self.special_ids is None:
+            return content_tokens(ids, mask)
+        return mask & ~torch.isin(ids, torch.tensor(list(self.special_ids), device=ids.device))
 
     def prepare(self, step: Step, plan: Plan, rng: torch.Generator) -> Plan:
         """Find the spans and replace them in the token ids."""
