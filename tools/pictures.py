@@ -398,7 +398,8 @@ def training_rows(theme: Theme) -> str:
     curves = rival_curves()
     names = [name for name in TITLES if name in curves]
     wide, high, gap = 104, 120, 40
-    draw = Drawing(70 + (wide + gap) * len(names), 2 * high + 190, "Accuracy and NLL against training rows", theme)
+    width = max(860, 70 + (wide + gap) * len(names))  # the legend needs that much
+    draw = Drawing(width, 2 * high + 190, "Accuracy and NLL against training rows", theme)
     for column, data in enumerate(names):
         rows = sorted(curves[data]["mixwell"])
         left = 62 + (wide + gap) * column
