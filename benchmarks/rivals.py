@@ -101,7 +101,7 @@ def by_mixwell(train: list, test: list, labels: list[str], seed: int) -> Any:
         order = [found.labels.index(label) for label in labels]
         by_mixwell.kept = {
             "kept": done.metrics["method"]["method"], "temperature": round(done.metrics["temperature"], 3),
-            "epoch": done.metrics["best_epoch"],
+            "epoch": done.metrics["best_epoch"], "said": done.metrics["sentences"][-1],
         }  # type: ignore[attr-defined] # fmt: skip
         return np.asarray(chances)[:, order]
 

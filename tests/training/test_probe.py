@@ -12,7 +12,14 @@ from mixwell.metrics.scores import row_nll, softmax
 from mixwell.metrics.temperature import fit_temperature
 from mixwell.training import probe
 from mixwell.training.folds import assign_folds, seen_elsewhere
-from mixwell.training.held_out import HeldOut, best_epoch, probe_is_better, standard_error, validation_parts
+from mixwell.training.held_out import (
+    HeldOut,
+    best_epoch,
+    fine_tuning_is_better,
+    probe_is_better,
+    standard_error,
+    validation_parts,
+)
 
 
 def blobs(rows: int = 90, classes: int = 3, width: int = 6, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -247,3 +254,33 @@ def test_the_probe_wins_only_when_it_is_better() -> None:
     assert not probe_is_better(held(good, y), held(poor, y))
     assert not probe_is_better(held(good, y), held(good, y))
     assert standard_error(np.array([1.0])) == np.inf
+
+
+def test_fine_tuning_has_to_show_that_it_is_better() -> None:
+    """A gain within noise is not enough, in the loss or in the accuracy; the probe is cheaper and less lucky."""
+    good, y = world(300, 1.0)
+    poor = good + 2 * np.random.default_rng(1).normal(size=good.shape)
+    alike = good + 0.05 * np.random.default_rng(2).normal(size=good.shape)
+    assert fine_tuning_is_better(held(good, y), held(poor, y))
+    assert not fine_tuning_is_better(held(poor, y), held(good, y))
+    assert not fine_tuning_is_better(held(good, y), held(good, y))
+    for tuned, other in ((good, alike), (alike, good)):
+        gain = held(other, y).scaled_losses() - held(tuned, y).scaled_losses()
+        assert fine_tuning_is_better(held(tuned, y), held(other, y)) == (gain.mean() > standard_error(gain))
+
+
+def test_more_right_rows_decide_where_the_loss_does_not() -> None:
+    """The tuned model is right where the probe is nearly undecided, and as sure: the loss gains less than its error."""
+    y = np.zeros(100, dtype=int)
+    y[50:] = 1
+    sign = np.where(y == 0, 1.0, -1.0)
+    sure = 2.0 * sign
+    sure[::10] *= -1  # the same mistakes of both
+    probe = np.stack([sure, -sure], axis=1)
+    tuned = probe.copy()
+    probe[5::10] = np.stack([-0.01 * sign[5::10], 0.01 * sign[5::10]], axis=1)
+    tuned[5::10] = -probe[5::10]
+    gain = held(probe, y).scaled_losses() - held(tuned, y).scaled_losses()
+    assert gain.mean() > 0
+    assert fine_tuning_is_better(held(tuned, y), held(probe, y))
+    assert not fine_tuning_is_better(held(probe, y), held(tuned, y))

@@ -169,7 +169,7 @@ def test_auto_takes_the_probe_where_it_is_better(encoder: Path, films: Path, tmp
     _, metrics = trained(encoder, films, tmp_path / "run", folds=2, epochs=2, learning_rate=0.5, start="random")
     assert metrics["method"]["method"] == "probe"
     assert "fine_tuned" in metrics["baselines"]
-    assert "the probe is better" in metrics["sentences"][-1]
+    assert "so the probe is kept" in metrics["sentences"][-1]
 
 
 ANYWHERE = """

@@ -76,7 +76,7 @@ def closing(tuned: HeldOut, probe: HeldOut, *, taken: bool) -> str:
     losses = tuned.scaled_losses() - probe.scaled_losses()
     name = "squared error" if tuned.task == REGRESSION else "loss after temperature"
     words += f", {name} {losses.mean():+.3f} ({standard_error(losses):.3f})"
-    return words + ("; the probe is better, so it is kept" if taken else "")
+    return words + ("; not better beyond noise, so the probe is kept" if taken else "")
 
 
 def about_training(fitted: FitResult, settings: TrainSettings) -> list[str]:

@@ -142,7 +142,7 @@ def at_epoch(held: HeldOut, logits: Any) -> HeldOut:
 
 
 def probe_is_better(tuned: HeldOut, probe: HeldOut) -> bool:
-    """Whether held-out rows favour the probe over fine-tuning.
+    """Whether held-out rows favour the probe over a tuned candidate.
 
     By the loss after a temperature: beyond one standard error, or at all where the probe is also more often right.
     """
@@ -151,3 +151,19 @@ def probe_is_better(tuned: HeldOut, probe: HeldOut) -> bool:
     if mean > standard_error(difference):
         return True
     return tuned.task == SINGLE and mean > 0 and tuned.right().mean() < probe.right().mean()
+
+
+def fine_tuning_is_better(tuned: HeldOut, probe: HeldOut) -> bool:
+    """Whether held-out rows show fine-tuning to be better than the probe, rather than lucky.
+
+    By the loss after a temperature, beyond one standard error; where it is lower by less, by the accuracy beyond one.
+    The burden is on fine-tuning because its epoch is the best of several on these very rows.
+    """
+    gain = probe.scaled_losses() - tuned.scaled_losses()
+    mean = float(gain.mean())
+    if mean > standard_error(gain):
+        return True
+    if tuned.task != SINGLE or mean <= 0:
+        return False
+    right = tuned.right() - probe.right()
+    return float(right.mean()) > standard_error(right)
