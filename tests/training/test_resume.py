@@ -254,6 +254,19 @@ def test_random_kills_with_folds(processes: Any, undisturbed: Any, folded: Path,
     same(folded, tmp_path / "run")
 
 
+def test_a_search_is_killed_and_goes_on(processes: Any, undisturbed: Any, tmp_path: Path) -> None:
+    """What was tried before the kill is not tried again, and the same is kept."""
+    options = {**FOLDED, "method": "auto", "method_options": {}, "label_smoothing": 0.0, "budget": 4.0}
+    assert finish(processes, "train", disturbed(undisturbed, tmp_path / "whole", **options)) == 0
+    wanted = disturbed(undisturbed, tmp_path / "run", **options)
+    assert finish(processes, "train", wanted, "fold 3") == -signal.SIGKILL
+    assert len(list((tmp_path / "run" / "folds").glob("*/*.json"))) == 2
+    assert finish(processes, "resume", wanted) == 0
+    same(tmp_path / "whole", tmp_path / "run")
+    stories = [json.loads((tmp_path / name / "metrics.json").read_text())["search"] for name in ("whole", "run")]
+    assert stories[0] == stories[1] and stories[0]["spent"] <= 4
+
+
 def test_grouping_accumulation_and_early_stopping(processes: Any, undisturbed: Any, tmp_path: Path) -> None:
     options = {"group_by_length": True, "learning_rate": 0.02, "patience": 1, "epochs": 8, "best_metric": "accuracy",
                "arguments": {"gradient_accumulation_steps": 2}}  # fmt: skip

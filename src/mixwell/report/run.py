@@ -111,6 +111,7 @@ def prepare(
         "measured": MEASURED[shown] if shown else "",
         "calibrated": "after" in part,
         "temperature": metrics["temperature"],
+        "tried": _tried(metrics.get("search")),
         "losses": details.loss_views({name: method}, {name: 1}),
         "kept": _kept(metrics),
         "method": details.method_view(method, None, {name: 1}),
@@ -125,6 +126,31 @@ def prepare(
         "folder": folder.name,
         "versions": ", ".join(f"{key} {value}" for key, value in record["versions"].items()),
     }
+
+
+def _tried(story: dict[str, Any] | None) -> dict[str, Any] | None:
+    """A row per way to train that a budget had room for, and what the columns are."""
+    if story is None:
+        return None
+    rows = [
+        {
+            "name": each["name"],
+            "folds": each["folds"],
+            "accuracy": "" if each["accuracy"] is None else f"{100 * each['accuracy']:.1f} %",
+            "loss": f"{each['loss']:.3f}",
+            "gain": f"{-each['gain']:+.3f} ± {each['gain_error']:.3f}" if "gain" in each else "",
+            "cost": f"{each['cost']:.1f}",
+            "note": "kept" if each["name"] == story["chosen"] else f"given up: {each['given_up']}" if each["given_up"]
+            else "",
+        }
+        for each in story["candidates"]
+    ]  # fmt: skip
+    words = (
+        f"On held-out rows of the folds, each after the epoch that is best for it; the loss after a temperature, and "
+        f"its difference from plain training with a standard error (lower is better). Costs are in plain trainings "
+        f"on all rows; with the final training {story['spent']:.1f} of {story['budget']:g} were spent."
+    )
+    return {"rows": rows, "words": words}
 
 
 def _numbers(metrics: dict[str, Any]) -> list[dict[str, str]]:

@@ -109,6 +109,7 @@ def write_results(
         "folds": 0 if ready.folds is None else int(ready.folds.max()) + 1,
         "baselines": outcome.baselines,
         "sentences": outcome.sentences,
+        **({} if outcome.searched is None else {"search": outcome.searched}),
         "warnings": outcome.warnings,
         "abstain": abstain.describe(outcome.held, outcome.temperature, ready.settings.abstain),
     }

@@ -27,36 +27,69 @@ from mixwell.utils.files import atomic_path, write_json
 from mixwell.utils.records import parse_json, writing
 
 
+class FoldTraining:
+    """The trainings of one way to train, fold by fold.
+
+    Attributes:
+        done: the folds that are trained.
+        cost: of them, in trainings on all rows with all epochs.
+    """
+
+    def __init__(self, ready: Ready, base: Probing, place: Path) -> None:
+        """Begin; `place` is the folder of what each fold leaves."""
+        assert ready.settings.epochs is not None
+        self.ready, self.base, self.place = ready, base, place
+        self.folds = ready.folds
+        self.count = int(self.folds.max()) + 1
+        self.done: list[int] = []
+        self.cost = 0.0
+        self._fits: list[FitResult] = []
+        self._logits = np.zeros((ready.settings.epochs, len(self.folds), base.classes))
+
+    def train(self, fold: int, reporter: Reporter) -> None:
+        """Train without one fold; the first one decides when more epochs do not help."""
+        out, kept = np.flatnonzero(self.folds == fold), np.flatnonzero(self.folds != fold)
+        epochs = len(self._logits) if self._fits else None
+        place = self.place / f"fold-{fold}"
+        fitted, outputs = _train_fold(self.ready, self.base, kept, out, place, epochs, reporter)
+        self.cost += len(kept) / len(self.folds) * len(outputs) / (self.ready.settings.epochs or 1)
+        self._logits = self._logits[: len(outputs)]
+        self._logits[:, out] = outputs
+        self._fits.append(fitted)
+        self.done.append(fold)
+
+    def chosen(self, folds: list[int] | None = None) -> tuple[FitResult, HeldOut]:
+        """The best epoch on the folds so far, or on some of them; the history is of their held-out rows together."""
+        folds = folds or self.done
+        rows = np.flatnonzero(np.isin(self.folds, folds))
+        parts = self.folds[rows] if len(folds) > 1 else validation_parts(len(rows))
+        logits, labels = self._logits[:, rows], self.base.y[rows]
+        held = HeldOut("out_of_fold", logits[-1], labels, self.ready.task, parts)
+        best = best_epoch(logits, held)
+        history = [
+            {
+                "epoch": at + 1,
+                "step": self._fits[0].history[at]["step"],
+                "train_loss": float(np.mean([fitted.history[at]["train_loss"] for fitted in self._fits])),
+                "learning_rate": self._fits[0].history[at]["learning_rate"],
+                "validation": _with_loss(measure(logits[at], labels, self.ready.task)),
+            }
+            for at in range(len(logits))
+        ]
+        fitted = dataclasses.replace(self._fits[0], history=history, best_epoch=best)
+        return fitted, at_epoch(held, logits[best - 1])
+
+
 def train_folds(ready: Ready, base: Probing, folder: RunFolder, reporter: Reporter) -> tuple[FitResult, HeldOut]:
-    """Train once per fold, choose the epoch; the history is that of the held-out rows of all folds together."""
-    settings, folds = ready.settings, ready.folds
-    assert settings.epochs is not None
-    count = int(folds.max()) + 1
-    reporter.say(advice.plan(settings, len(folds), count))
-    fits: list[FitResult] = []
-    logits = np.zeros((settings.epochs, len(folds), base.classes))
-    for fold in range(count):
-        out = np.flatnonzero(folds == fold)
-        kept = np.flatnonzero(folds != fold)
-        reporter.say(f"fold {fold + 1} of {count}: {len(kept)} rows to train on, {len(out)} held out")
-        epochs = len(logits) if fits else None  # the first fold decides when more epochs do not help
-        fitted, outputs = _train_fold(ready, base, kept, out, folder.folds / f"fold-{fold}", epochs, reporter)
-        logits = logits[: len(outputs)]
-        logits[:, out] = outputs
-        fits.append(fitted)
-    held = HeldOut("out_of_fold", logits[-1], base.y, ready.task, folds)
-    best = best_epoch(logits, held)
-    history = [
-        {
-            "epoch": at + 1,
-            "step": fits[0].history[at]["step"],
-            "train_loss": float(np.mean([each.history[at]["train_loss"] for each in fits])),
-            "learning_rate": fits[0].history[at]["learning_rate"],
-            "validation": _with_loss(measure(logits[at], base.y, ready.task)),
-        }
-        for at in range(len(logits))
-    ]
-    return dataclasses.replace(fits[0], history=history, best_epoch=best), at_epoch(held, logits[best - 1])
+    """Train once per fold and choose the epoch."""
+    training = FoldTraining(ready, base, folder.folds)
+    reporter.say(advice.plan(ready.settings, len(ready.folds), training.count))
+    for fold in range(training.count):
+        out = int((ready.folds == fold).sum())
+        rows = len(ready.folds) - out
+        reporter.say(f"fold {fold + 1} of {training.count}: {rows} rows to train on, {out} held out")
+        training.train(fold, reporter)
+    return training.chosen()
 
 
 def _train_fold(

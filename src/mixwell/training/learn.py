@@ -15,6 +15,7 @@ from mixwell.training.fitting import FitResult
 from mixwell.training.held_out import HeldOut, fine_tuning_is_better, probe_is_better
 from mixwell.training.prepare import Ready, uses_plain_loss
 from mixwell.training.run_folder import RunFolder
+from mixwell.training.search import search
 from mixwell.training.settings import FROZEN
 from mixwell.utils.console import Reporter
 
@@ -32,6 +33,7 @@ class Outcome:
         baselines: guessing and the probe on the same rows, and the fine-tuned model where the probe was kept.
         sentences: what happened, for the user.
         warnings: what the user should look at.
+        searched: what was tried, where there was a budget for that.
     """
 
     method: str
@@ -42,6 +44,7 @@ class Outcome:
     baselines: dict[str, Any]
     sentences: list[str]
     warnings: list[str]
+    searched: dict[str, Any] | None = None
 
 
 def learn(ready: Ready, folder: RunFolder, reporter: Reporter) -> Outcome:
@@ -54,19 +57,18 @@ def learn(ready: Ready, folder: RunFolder, reporter: Reporter) -> Outcome:
     sentences = [advice.opening(baselines, shown)]
     reporter.say(sentences[0])
     frozen = settings.method in FROZEN
-    held: HeldOut | None
-    if settings.method == "contrastive":
-        fitted, held = _no_training(ready), base.contrastive_held_out(reporter)
-    elif frozen:
-        fitted, held = _no_training(ready), shown
-    elif ready.folds is not None:
-        fitted, held = train_folds(ready, base, folder, reporter)
+    free = ready.auto and base.model is not None and uses_plain_loss(settings)
+    searched: dict[str, Any] | None = None
+    if settings.budget is not None and not frozen:
+        found = search(ready, base, folder, reporter)
+        fitted, held, searched = found.fitted, found.held, found.story
+        sentences += found.sentences
+        settings = ready.settings = found.settings
     else:
-        fitted, held = train_once(ready, base, folder, reporter)
+        fitted, held = _train(ready, base, shown, folder, reporter)
     method = settings.method if frozen else settings.mixing
     warnings: list[str] = []
     if held is not None and held_probe is not None and settings.method != "probe":
-        free = ready.auto and base.model is not None and uses_plain_loss(settings)
         better = _probe_is_kept(settings.method, held, held_probe)
         take_probe = free and better
         sentences.append(advice.closing(held, held_probe, taken=take_probe))
@@ -92,7 +94,20 @@ def learn(ready: Ready, folder: RunFolder, reporter: Reporter) -> Outcome:
         note = "no temperature: no rows were held out to fit one on"
     for warning in [*warnings, *([note] if note else [])]:
         reporter.note(warning)
-    return Outcome(method, fitted, held, temperature, note, baselines, sentences, warnings)
+    return Outcome(method, fitted, held, temperature, note, baselines, sentences, warnings, searched)
+
+
+def _train(
+    ready: Ready, base: Probing, shown: HeldOut, folder: RunFolder, reporter: Reporter
+) -> tuple[FitResult, HeldOut | None]:
+    """Train in the one way that the settings name, as far as held-out rows need it."""
+    if ready.settings.method == "contrastive":
+        return _no_training(ready), base.contrastive_held_out(reporter)
+    if ready.settings.method in FROZEN:
+        return _no_training(ready), shown
+    if ready.folds is not None:
+        return train_folds(ready, base, folder, reporter)
+    return train_once(ready, base, folder, reporter)
 
 
 def _probe_is_kept(method: str | None, held: HeldOut, probe: HeldOut) -> bool:

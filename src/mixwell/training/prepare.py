@@ -13,7 +13,7 @@ from mixwell import data as texts
 from mixwell.data.splits import strata
 from mixwell.methods.attach import attach
 from mixwell.metrics.tasks import SINGLE
-from mixwell.training import advice, heads, models, recipe
+from mixwell.training import advice, budget, heads, models, recipe
 from mixwell.training.arguments import training_arguments
 from mixwell.training.fitting import method_options
 from mixwell.training.folds import assign_folds
@@ -211,6 +211,12 @@ def _try(ready: Ready, folder: RunFolder, trained: int) -> dict[str, Any]:
     if settings.method in FROZEN:
         return {"method": settings.method, "options": {}}
     assert settings.batch_size is not None and settings.learning_rate is not None
+    if settings.budget is not None:
+        if ready.folds is None:
+            raise OptionError(
+                "budget needs folds, which hold every row out once: leave --validation out, or add --folds 3"
+            )
+        budget.plan(settings.budget, int(ready.folds.max()) + 1)
     if ready.folds is not None and settings.best_metric != "loss":
         raise OptionError("best_metric needs a validation split (--folds 0): with folds the loss chooses the epoch")
     if "max_steps" in settings.arguments and "validation" not in ready.rows:

@@ -102,6 +102,11 @@ class TrainSettings:
         "auto: by rows and held-out loss; probe: frozen features; contrastive: pairs; none: plain; or how to mix.",
         MODEL,
     )
+    budget: float | None = setting(
+        None,
+        "For method auto: try mixing and label smoothing too, at the cost of at most so many plain trainings.",
+        MODEL,
+    )
     method_options: dict[str, Any] = setting({}, "Options of the method.", MODEL)
     start: str | None = setting(
         None, "Where the head starts: probe or random. Default: probe, where the head is pooled.", TRAINING
@@ -195,6 +200,8 @@ class TrainSettings:
                 )
         if self.start == "probe" and self.pooling == "model":
             raise OptionError("start=probe needs a pooled head; use pooling mean, cls, last or auto, or start=random")
+        if self.budget is not None:
+            self._check_budget()
         check_arguments(self.arguments)
         if self.method in FROZEN:
             return self._check_frozen()
@@ -202,6 +209,16 @@ class TrainSettings:
 
         build(self.mixing, {**self.method_options, "label_smoothing": self.label_smoothing})
         return None
+
+    def _check_budget(self) -> None:
+        assert self.budget is not None
+        if not 0 < self.budget < math.inf:
+            raise OptionError(f"budget must be a number of plain trainings above 0, got {self.budget}")
+        if self.method != "auto":
+            raise OptionError(f"budget goes with method auto, which chooses; method {self.method} leaves no choice")
+        for name, given in (("label_smoothing", self.label_smoothing), ("option", self.method_options)):
+            if given:
+                raise OptionError(f"{name} does not go with budget, which tries several ways to train; leave one out")
 
     def _check_frozen(self) -> None:
         given: dict[str, Any] = {"label_smoothing": self.label_smoothing, "class_weights": self.class_weights != "none"}
@@ -221,6 +238,7 @@ class TrainSettings:
         """Whether a setting was given that only fine-tuning of a head uses."""
         given = [name for name in TUNING if getattr(self, name) is not None and name not in USED["contrastive"]]
         plain = not (self.method_options or self.label_smoothing or self.class_weights != "none")
+        given += ["budget"] if self.budget is not None else []
         return bool(given or self.arguments or self.best_metric != "loss") or not plain
 
     def check_used(self) -> None:
