@@ -721,3 +721,26 @@ def test_settings_that_came_later_do_not_rename_older_cells(cells: list[CellSpec
     older = replace(now, settings={name: value for name, value in now.settings.items() if name not in BEFORE})
     assert now.key == older.key
     assert replace(now, settings={**now.settings, "pooling": "mean"}).key != now.key
+
+
+def test_auto_is_a_method_of_a_comparison(place: Path, tmp_path: Path) -> None:
+    """It chooses on folds of the training rows, then trains like the method it chose, bit for bit."""
+    cells = plan(make_grid(place, methods=["auto:budget=4", "manifold"], seeds=1))
+    by = {cell.label: cell for cell in cells}
+    assert by["auto[budget=4]"].options == {"budget": 4.0}
+    cache = Cache(str(tmp_path))
+    chosen, manifold, plain = (run_cell(by[name], cache) for name in ("auto[budget=4]", "manifold", "none"))
+    story = chosen.result["search"]
+    assert [each["name"] for each in story["candidates"]] == ["plain", "manifold"]
+    assert story["spent"] <= 4 and chosen.result["timing"]["seconds"] > 0
+    twin = {"plain": plain, "manifold": manifold}[story["chosen"]]
+    assert np.array_equal(chosen.outputs["test_logits"], twin.outputs["test_logits"])
+    assert "search" not in plain.result
+
+
+def test_wrong_budgets_of_auto() -> None:
+    assert candidate("auto", {}).label == "auto"
+    assert candidate("auto", {"budget": 12}).label == "auto"
+    for options, words in (({"budget": 2}, "at least 4"), ({"alpha": 1}, "takes budget"), ({"budget": True}, "number")):
+        with pytest.raises(OptionError, match=words):
+            candidate("auto", options)

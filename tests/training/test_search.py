@@ -75,18 +75,16 @@ class Fake:
 
 
 def trial(name: str, noise: float, folds: int) -> Any:
-    return search._Trial(
-        budget.PLAIN if name == "plain" else budget.Candidate(name, name), Fake(noise, list(range(folds)))
-    )  # type: ignore[arg-type]
+    return search._Trial(budget.PLAIN if name == "plain" else budget.Way(name, name), Fake(noise, list(range(folds))))  # type: ignore[arg-type]
 
 
 def test_plain_training_stands_unless_another_is_better_beyond_chance() -> None:
     alike = [trial("plain", 1.0, 3), trial("mixed", 0.99, 3), trial("poor", 2.0, 3)]
     kept, why = search.choose(alike)
-    assert kept.candidate.name == "plain" and "not beyond chance" in why
+    assert kept.way.name == "plain" and "not beyond chance" in why
     better = [trial("plain", 2.0, 3), trial("mixed", 0.8, 3), trial("poor", 3.0, 3)]
     kept, why = search.choose(better)
-    assert kept.candidate.name == "mixed" and why.endswith("beyond chance") and "not" not in why
+    assert kept.way.name == "mixed" and why.endswith("beyond chance") and "not" not in why
     mean, error = search.gain_over(kept.held(), better[0].held())
     assert mean > search.needed(2) * error
     assert search.needed(1) == pytest.approx(1.645, abs=1e-3)
@@ -112,11 +110,11 @@ def test_one_place_for_two() -> None:
     better = [trial("plain", 3.0, 1), trial("mixed", 0.5, 1)]
     search.give_up(better, 1, behind=False)
     assert [each.given_up is None for each in better] == [False, True]
-    assert search.choose(better)[0].candidate.name == "mixed"
+    assert search.choose(better)[0].way.name == "mixed"
     alike = [trial("plain", 1.0, 1), trial("mixed", 0.99, 1)]
     search.give_up(alike, 1, behind=False)
     assert [each.given_up is None for each in alike] == [True, False]
-    assert search.choose(alike)[0].candidate.name == "plain"
+    assert search.choose(alike)[0].way.name == "plain"
 
 
 def test_a_run_tells_the_story(encoder: Path, films: Path, tmp_path: Path, capsys: Any) -> None:

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from mixwell.compare import references
+from mixwell.compare.auto import choose_way
 from mixwell.compare.conditions import CHOSEN
 from mixwell.compare.records import CellResult
-from mixwell.compare.spec import REFERENCES, CellSpec, chosen_test_rows
+from mixwell.compare.spec import AUTO, REFERENCES, CellSpec, chosen_test_rows
 from mixwell.compare.weights import weights_fingerprint
 from mixwell.data import texts_of, tokenise
 from mixwell.metrics.measure import measure
@@ -210,7 +211,7 @@ def run_cell(spec: CellSpec, cache: Cache) -> CellResult:
     import torch
 
     began = time.monotonic()
-    settings = spec.train_settings(cache.cache_dir)
+    settings, searched = spec.train_settings(cache.cache_dir), None
     with quiet_libraries():
         data = cache.data(spec)
         loaded = cache.model(spec)
@@ -221,6 +222,9 @@ def run_cell(spec: CellSpec, cache: Cache) -> CellResult:
             fitted = FitResult([], 0, 0, 0, False, 0.0, None, {"method": spec.method, "options": {}})
             outputs |= _reference_outputs(spec, cache, loaded, rows)
         else:
+            if spec.method == AUTO:
+                settings, searched = choose_way(spec.options["budget"], settings, data, loaded, rows)
+                loaded = cache.model(spec)
             fitted, of_last = _train(spec, cache, settings, loaded, rows)
             # After training to the end the last epoch is the model, and the chosen one is tested beside it.
             splits = _HELD_OUT if of_last else held_out
@@ -247,6 +251,7 @@ def run_cell(spec: CellSpec, cache: Cache) -> CellResult:
         **_more_metrics(outputs, spec.task, temperature),
         **{name: value for name, value in trained.items() if name != "seconds_per_step"},
         "timing": {"seconds": time.monotonic() - began, "seconds_per_step": fitted.seconds_per_step},
+        **({} if searched is None else {"search": searched}),
         "threads": torch.get_num_threads(),
         "versions": versions(),
     }

@@ -48,7 +48,16 @@ from pathlib import Path
 from typing import Any
 
 from mixwell.compare.conditions import Conditions, TestFile
-from mixwell.compare.spec import BASELINE, REFERENCES, SMOOTHING, Candidate, DataSource, Sample, candidate
+from mixwell.compare.spec import (
+    BASELINE,
+    REFERENCES,
+    SMOOTHING,
+    Candidate,
+    DataSource,
+    Sample,
+    candidate,
+    options_class,
+)
 from mixwell.training.settings import TrainSettings
 from mixwell.utils.errors import OptionError, nearest
 from mixwell.utils.options import check_whole, of_type, typed_options
@@ -234,17 +243,15 @@ def split_methods(text: str) -> list[str]:
 
 def _expanded(entry: str | Mapping[str, Any]) -> Iterable[tuple[str, dict[str, Any]]]:
     """The method of a text, or the methods of a table whose options have lists of values."""
-    from mixwell.methods import method_class  # imports torch
-
     if isinstance(entry, str):
         name, *options = (part.strip() for part in entry.split(":"))
         if name in REFERENCES:
             return [(name, dict.fromkeys(options))]
-        return [(name, typed_options(options, method_class(name), f"method {name}: option"))]
+        return [(name, typed_options(options, options_class(name), f"method {name}: option"))]
     if not isinstance(entry, Mapping) or not isinstance(entry.get("name"), str):
         raise OptionError(f"a method must be a text, or a table with a name, got {entry!r}")
     name = entry["name"]
-    hints = typing.get_type_hints(method_class(name))
+    hints = typing.get_type_hints(options_class(name))
     options = [key for key in entry if key != "name"]
     choices = [_choices(entry[key], hints.get(key)) for key in options]
     if not all(choices):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from mixwell.compare.conditions import Conditions
 from mixwell.compare.grid import Grid
-from mixwell.compare.spec import REFERENCES, Candidate, CellSpec, Sample
+from mixwell.compare.spec import AUTO, REFERENCES, Candidate, CellSpec, Sample
 from mixwell.compare.weights import weights_fingerprint
 from mixwell.methods.attach import attach
 from mixwell.training import models, quiet_libraries, recipe
@@ -196,7 +196,7 @@ def _try_model(
     for text in loaded.notes:
         note(text)
     for method in methods:
-        if method.method in REFERENCES:
+        if method.method in (*REFERENCES, AUTO):
             continue
         try:
             attach(loaded.model, method.method, **method.options).detach()

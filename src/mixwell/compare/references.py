@@ -17,10 +17,10 @@ FOLDS = 5
 STRENGTHS = (1.0, 10.0, 100.0, 1000.0)
 
 
-def fold_of_rows(labels: Any, keys: Any, task: str, seed: int) -> Any:
-    """(N,) folds that choose the strength of a penalty."""
+def fold_of_rows(labels: Any, keys: Any, task: str, seed: int, folds: int = FOLDS) -> Any:
+    """(N,) folds of training rows that choose the strength of a penalty, or a way to train."""
     stratum = labels if task == SINGLE else np.zeros(len(labels), dtype=np.int64)
-    return assign_folds(keys, stratum, max(2, min(FOLDS, len(np.unique(keys)))), seed)
+    return assign_folds(keys, stratum, max(2, min(folds, len(np.unique(keys)))), seed)
 
 
 def probe_of(loaded: Any, rows: Any, labels: Any, keys: Any, task: str, batch_size: int, *, pairs: bool) -> Probe:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,6 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from mixwell import data as texts
 from mixwell.compare.conditions import Conditions
+from mixwell.training.budget import AutoOptions
+from mixwell.training.budget import plan as budget_plan
+from mixwell.training.recipe import FOLDS
 from mixwell.training.settings import BEFORE, TrainSettings
 from mixwell.utils.errors import OptionError
 from mixwell.utils.files import home
@@ -32,6 +36,8 @@ REFERENCES = {
     "probe": "logistic regression on the frozen features of the model",
     "tfidf": "logistic regression on TF-IDF words and word pairs, without the model",
 }
+# Chooses a way to train on folds of the training rows, then trains that way like any other method.
+AUTO = "auto"
 PATH_FIELDS = ("data", "validation", "test", "splits_file")  # fields of `DataSource` that may name files
 _SET_ELSEWHERE = {"total_steps": "training knows it", "loss_fn": "only the Python call attach takes it"}
 
@@ -131,13 +137,15 @@ def candidate(method: str, given: Mapping[str, Any]) -> Candidate:
     Raises:
         OptionError: the method or an option is unknown or out of range.
     """
-    from mixwell.methods import build, method_class  # imports torch
+    from mixwell.methods import build  # imports torch
 
     if method in REFERENCES:
         if given:
             raise OptionError(f"method {method} has no option {min(given)!r}: it takes none")
         return Candidate(method, {}, method)
-    defaults = {f.name: f.default for f in dataclasses.fields(method_class(method))}
+    if method == AUTO:
+        return _auto(given)
+    defaults = {f.name: f.default for f in dataclasses.fields(options_class(method))}
     for name, why in _SET_ELSEWHERE.items():
         if name in given:
             raise OptionError(f"method {method}: option {name!r} cannot be given here: {why}")
@@ -146,6 +154,26 @@ def candidate(method: str, given: Mapping[str, Any]) -> Candidate:
     options = {name: _plain(value) for name, value in built.options().items() if name not in _SET_ELSEWHERE}
     shown = [f"{name}={_text(given[name])}" for name in sorted(given) if given[name] != _plain(defaults[name])]
     return Candidate(method, options, f"{method}[{','.join(shown)}]" if shown else method)
+
+
+def options_class(method: str) -> type[Any]:
+    """A dataclass with the options of a method."""
+    from mixwell.methods import method_class  # imports torch
+
+    return AutoOptions if method == AUTO else method_class(method)
+
+
+def _auto(given: Mapping[str, Any]) -> Candidate:
+    for name in given:
+        if name != "budget":
+            raise OptionError(f"method auto has no option {name!r}: it takes budget")
+    value = given.get("budget", AutoOptions.budget)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise OptionError(f"method auto: budget must be a number of plain trainings, got {value!r}")
+    budget_plan(value, FOLDS)
+    return Candidate(
+        AUTO, {"budget": float(value)}, AUTO if value == AutoOptions.budget else f"{AUTO}[budget={value:g}]"
+    )
 
 
 def _plain(value: Any, default: Any = None) -> Any:
@@ -279,8 +307,8 @@ class CellSpec:
             {
                 "data": self.source.data,
                 "model": self.model,
-                "method": BASELINE if self.method in REFERENCES else self.method,
-                "method_options": dict(self.options),
+                "method": BASELINE if self.method in (*REFERENCES, AUTO) else self.method,
+                "method_options": {} if self.method == AUTO else dict(self.options),
                 "seed": self.seed,
                 "cache_dir": cache_dir,
                 **self.settings,

@@ -109,6 +109,10 @@ METHODS = {
     "probe": MethodNote(
         "Logistic regression on the frozen features of the model; nothing is fine-tuned.", "seconds in all",
         "very few rows, or no time", True),
+    "auto": MethodNote(
+        "Tries plain training, label smoothing and two ways to mix on folds of the training rows, and trains by the "
+        "one that is better beyond chance, else plainly.", "up to 9 times that of plain training",
+        "which one?, without looking at test rows", True),
     "contrastive": MethodNote(
         "Logistic regression on features that were tuned by pairs of texts.", "by the number of pairs",
         "a handful of rows per class", True),

@@ -12,7 +12,7 @@ from mixwell.utils.errors import OptionError
 
 
 @dataclass(frozen=True)
-class Candidate:
+class Way:
     """A way to train.
 
     Attributes:
@@ -35,18 +35,18 @@ class Candidate:
         )  # fmt: skip
 
 
-PLAIN = Candidate("plain")
+PLAIN = Way("plain")
 # The most promising first: a small budget tries the first ones only.
-CANDIDATES = (
+WAYS = (
     PLAIN,
-    Candidate("manifold", "manifold"),
-    Candidate("amplify", "amplify", {"consistent": True, "strength": "strong"}),
-    Candidate("label smoothing", label_smoothing=0.1),
+    Way("manifold", "manifold"),
+    Way("amplify", "amplify", {"consistent": True, "strength": "strong"}),
+    Way("label smoothing", label_smoothing=0.1),
 )
 
 
 @dataclass(frozen=True)
-class Plan:
+class BudgetPlan:
     """How a budget is spent.
 
     Attributes:
@@ -70,13 +70,13 @@ def _share(folds: int) -> float:
     return (folds - 1) / folds
 
 
-def plan(budget: float, folds: int, candidates: int = len(CANDIDATES)) -> Plan:
+def plan(budget: float, folds: int, candidates: int = len(WAYS)) -> BudgetPlan:
     """The most candidates that a budget allows, two of them or more on all folds where it can.
 
     Raises:
         OptionError: it is not enough for two candidates on one fold and the better one on the others.
     """
-    plans = [Plan(folds, tried, kept) for tried in range(2, candidates + 1) for kept in range(1, tried + 1)]
+    plans = [BudgetPlan(folds, tried, kept) for tried in range(2, candidates + 1) for kept in range(1, tried + 1)]
     within = [each for each in plans if each.most <= budget + 1e-9]
     if not within:
         least = min(each.most for each in plans)
@@ -85,3 +85,14 @@ def plan(budget: float, folds: int, candidates: int = len(CANDIDATES)) -> Plan:
             f"trainings; give at least {math.ceil(least)}, or leave the budget out"
         )
     return max(within, key=lambda each: (min(each.kept, 2), each.tried, each.kept))
+
+
+@dataclass(frozen=True)
+class AutoOptions:
+    """What `auto` takes as a method of a comparison.
+
+    Attributes:
+        budget: the most that it may cost, in plain trainings.
+    """
+
+    budget: float = 12.0

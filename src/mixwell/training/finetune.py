@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -27,6 +27,21 @@ from mixwell.utils.files import atomic_path, write_json
 from mixwell.utils.records import parse_json, writing
 
 
+class Starts(Protocol):
+    """What gives a model its first weights.
+
+    Attributes:
+        classes: C.
+        y: labels of the training rows: (N,), or (N, C) for multi-label.
+    """
+
+    classes: int
+    y: Any
+
+    def start(self, rows: Any) -> None:
+        """Give the model the weights with which a training on some rows begins, by their numbers."""
+
+
 class FoldTraining:
     """The trainings of one way to train, fold by fold.
 
@@ -35,8 +50,8 @@ class FoldTraining:
         cost: of them, in trainings on all rows with all epochs.
     """
 
-    def __init__(self, ready: Ready, base: Probing, place: Path) -> None:
-        """Begin; `place` is the folder of what each fold leaves."""
+    def __init__(self, ready: Ready, base: Starts, place: Path | None) -> None:
+        """Begin; `place` is the folder for what each fold leaves, None to leave nothing."""
         assert ready.settings.epochs is not None
         self.ready, self.base, self.place = ready, base, place
         self.folds = ready.folds
@@ -50,7 +65,7 @@ class FoldTraining:
         """Train without one fold; the first one decides when more epochs do not help."""
         out, kept = np.flatnonzero(self.folds == fold), np.flatnonzero(self.folds != fold)
         epochs = len(self._logits) if self._fits else None
-        place = self.place / f"fold-{fold}"
+        place = None if self.place is None else self.place / f"fold-{fold}"
         fitted, outputs = _train_fold(self.ready, self.base, kept, out, place, epochs, reporter)
         self.cost += len(kept) / len(self.folds) * len(outputs) / (self.ready.settings.epochs or 1)
         self._logits = self._logits[: len(outputs)]
@@ -93,22 +108,16 @@ def train_folds(ready: Ready, base: Probing, folder: RunFolder, reporter: Report
 
 
 def _train_fold(
-    ready: Ready, base: Probing, kept: Any, out: Any, place: Path, epochs: int | None, reporter: Reporter
+    ready: Ready, base: Starts, kept: Any, out: Any, place: Path | None, epochs: int | None, reporter: Reporter
 ) -> tuple[FitResult, Any]:
     """Train on some rows; return the training and what it says about the others after each epoch (E, N, C).
 
     Without a number of epochs it ends when the others' loss has not fallen for some.
     A fold takes a minute or so and writes nothing until it is over: one that was stopped is trained again.
     """
-    from safetensors import SafetensorError
-    from safetensors.numpy import load_file, save_file
-
-    numbers, about = place.with_suffix(".safetensors"), place.with_suffix(".json")
-    if about.is_file():  # written last; one that was damaged is trained again
-        with contextlib.suppress(OSError, ValueError, TypeError, KeyError, SafetensorError):
-            fitted, kept_logits = FitResult(**parse_json(about.read_text(encoding="utf-8"))), load_file(str(numbers))
-            if kept_logits["logits"].shape[1:] == (len(out), base.classes):
-                return fitted, kept_logits["logits"]
+    shape = (len(out), base.classes)
+    if place is not None and (earlier := _read_fold(place, shape)) is not None:
+        return earlier
     base.start(kept)
     rows = ready.rows["train"]
     logits: list[Any] = []
@@ -118,15 +127,36 @@ def _train_fold(
         stop_when=_stagnation(ready, base, kept, out, logits) if epochs is None else None,
     )  # fmt: skip
     stacked = np.stack(logits).astype(np.float32)
-    if rank() == 0:
-        with writing(place.parent):
-            with atomic_path(numbers) as path:
-                save_file({"logits": stacked}, str(path))
-            write_json(about, dataclasses.asdict(fitted))
+    if place is not None and rank() == 0:
+        _write_fold(place, fitted, stacked)
     return fitted, stacked
 
 
-def _stagnation(ready: Ready, base: Probing, kept: Any, out: Any, logits: list[Any]) -> Callable[[], bool]:
+def _read_fold(place: Path, shape: tuple[int, int]) -> tuple[FitResult, Any] | None:
+    """What a fold left, with outputs (E, *shape); None where there is nothing or it was damaged."""
+    from safetensors import SafetensorError
+    from safetensors.numpy import load_file
+
+    about = place.with_suffix(".json")
+    if about.is_file():  # written last
+        with contextlib.suppress(OSError, ValueError, TypeError, KeyError, SafetensorError):
+            fitted = FitResult(**parse_json(about.read_text(encoding="utf-8")))
+            logits = load_file(str(place.with_suffix(".safetensors")))["logits"]
+            if logits.shape[1:] == shape:
+                return fitted, logits
+    return None
+
+
+def _write_fold(place: Path, fitted: FitResult, logits: Any) -> None:
+    from safetensors.numpy import save_file
+
+    with writing(place.parent):
+        with atomic_path(place.with_suffix(".safetensors")) as path:
+            save_file({"logits": logits}, str(path))
+        write_json(place.with_suffix(".json"), dataclasses.asdict(fitted))
+
+
+def _stagnation(ready: Ready, base: Starts, kept: Any, out: Any, logits: list[Any]) -> Callable[[], bool]:
     """Tells whether the held-out loss, after a temperature, was lowest some epochs ago; `logits` grows by epoch."""
     patience = min(ready.settings.patience, FOLD_PATIENCE)
     known = np.isin(base.y[out], base.y[kept]) if ready.task == SINGLE else np.ones(len(out), dtype=bool)

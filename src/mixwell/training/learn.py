@@ -58,9 +58,10 @@ def learn(ready: Ready, folder: RunFolder, reporter: Reporter) -> Outcome:
     reporter.say(sentences[0])
     frozen = settings.method in FROZEN
     free = ready.auto and base.model is not None and uses_plain_loss(settings)
+    held: HeldOut | None
     searched: dict[str, Any] | None = None
     if settings.budget is not None and not frozen:
-        found = search(ready, base, folder, reporter)
+        found = search(ready, base, folder.folds, reporter)
         fitted, held, searched = found.fitted, found.held, found.story
         sentences += found.sentences
         settings = ready.settings = found.settings

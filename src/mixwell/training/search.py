@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import NormalDist
 from typing import Any
 
 from mixwell.methods.attach import attach
 from mixwell.metrics.tasks import REGRESSION
-from mixwell.training.baseline import Probing
-from mixwell.training.budget import CANDIDATES, PLAIN, Candidate, Plan, plan
-from mixwell.training.finetune import FoldTraining
+from mixwell.training.budget import PLAIN, WAYS, BudgetPlan, Way, plan
+from mixwell.training.finetune import FoldTraining, Starts
 from mixwell.training.fitting import FitResult, method_options
 from mixwell.training.held_out import HeldOut, standard_error
 from mixwell.training.prepare import Ready
-from mixwell.training.run_folder import RunFolder
 from mixwell.training.settings import TrainSettings
 from mixwell.utils.console import Reporter
 from mixwell.utils.errors import MixwellError
@@ -35,7 +34,7 @@ BEHIND = 1.0
 class _Trial:
     """A candidate on its way through the folds."""
 
-    candidate: Candidate
+    way: Way
     training: FoldTraining
     given_up: str | None = None
 
@@ -63,18 +62,25 @@ class Searched:
     sentences: list[str]
 
 
-def search(ready: Ready, base: Probing, folder: RunFolder, reporter: Reporter) -> Searched:
-    """Try the candidates on the folds; keep plain training unless another one is better beyond chance."""
+def search(ready: Ready, base: Starts, place: Path | None, reporter: Reporter) -> Searched:
+    """Try the candidates on the folds; keep plain training unless another one is better beyond chance.
+
+    Args:
+        ready: data, model and settings, with `budget` and folds.
+        base: gives the model its first weights.
+        place: the folder for what was tried, to go on from there; None to write nothing.
+        reporter: is told of the progress.
+    """
     budget = ready.settings.budget
     assert budget is not None and ready.folds is not None
     trials = [
-        _Trial(each, FoldTraining(one, base, folder.folds / each.name.replace(" ", "-")))
+        _Trial(each, FoldTraining(one, base, None if place is None else place / each.name.replace(" ", "-")))
         for each, one in _usable(ready)
     ]
     count = int(ready.folds.max()) + 1
     planned = plan(budget, count, len(trials))
     trials = trials[: planned.tried]
-    names = ", ".join(each.candidate.name for each in trials)
+    names = ", ".join(each.way.name for each in trials)
     sentences = [
         f"{len(trials)} ways to train: {names}; {count} folds and a final training cost at most {planned.most:.1f} "
         f"plain trainings (budget {budget:g})"
@@ -84,9 +90,9 @@ def search(ready: Ready, base: Probing, folder: RunFolder, reporter: Reporter) -
         going = [each for each in trials if each.given_up is None]
         for trial in going:
             if len(going) > 1 or fold == 0:
-                reporter.say(f"fold {fold + 1} of {count}: {trial.candidate.name}")
+                reporter.say(f"fold {fold + 1} of {count}: {trial.way.name}")
             else:
-                reporter.say(f"fold {fold + 1} of {count}: only {trial.candidate.name} is left")
+                reporter.say(f"fold {fold + 1} of {count}: only {trial.way.name} is left")
             trial.training.train(fold, reporter)
         if fold + 1 < count:
             give_up(going, planned.kept, behind=fold > 0)
@@ -94,16 +100,16 @@ def search(ready: Ready, base: Probing, folder: RunFolder, reporter: Reporter) -
     sentences.append(why)
     fitted, held = chosen.training.chosen()
     story = _story(trials, chosen, planned, budget, fitted, ready.settings)
-    sentences += [f"{each.candidate.name} was given up: {each.given_up}" for each in trials if each.given_up]
+    sentences += [f"{each.way.name} was given up: {each.given_up}" for each in trials if each.given_up]
     for sentence in sentences[1:]:
         reporter.say(sentence)
     return Searched(chosen.training.ready.settings, fitted, held, story, sentences)
 
 
-def _usable(ready: Ready) -> list[tuple[Candidate, Ready]]:
+def _usable(ready: Ready) -> list[tuple[Way, Ready]]:
     """The candidates that the model and the task allow, each with the run's settings changed to it."""
     made = []
-    for each in CANDIDATES:
+    for each in WAYS:
         if each.label_smoothing and ready.task == REGRESSION:
             continue
         one = dataclasses.replace(ready, settings=each.settings(ready.settings))
@@ -135,20 +141,20 @@ def give_up(going: list[_Trial], most: int, *, behind: bool) -> None:
 
     Plain training goes on, unless one candidate alone can go on and that one is better beyond chance.
     """
-    held = {each.candidate.name: each.held() for each in going}
-    ranked = sorted(going, key=lambda each: float(held[each.candidate.name].scaled_losses().mean()))
+    held = {each.way.name: each.held() for each in going}
+    ranked = sorted(going, key=lambda each: float(held[each.way.name].scaled_losses().mean()))
     best = ranked[0]
     if behind:
         for trial in ranked[1:]:
-            mean, error = gain_over(held[best.candidate.name], held[trial.candidate.name])
-            if trial.candidate is not PLAIN and mean > BEHIND * error:
+            mean, error = gain_over(held[best.way.name], held[trial.way.name])
+            if trial.way is not PLAIN and mean > BEHIND * error:
                 trial.given_up = f"its loss was {mean:.3f} (standard error {error:.3f}) above that of the best"
     left = [each for each in ranked if each.given_up is None]
     if len(left) <= most:
         return
-    first = [each for each in left if each.candidate is PLAIN]
+    first = [each for each in left if each.way is PLAIN]
     if most == 1:
-        mean, error = gain_over(held[best.candidate.name], held[PLAIN.name])
+        mean, error = gain_over(held[best.way.name], held[PLAIN.name])
         first = [best] if mean > needed(len(going) - 1) * error else first
     stay = (first + [each for each in left if each not in first])[:most]
     for trial in left:
@@ -159,37 +165,37 @@ def give_up(going: list[_Trial], most: int, *, behind: bool) -> None:
 def choose(trials: list[_Trial]) -> tuple[_Trial, str]:
     """The candidate to keep, and why."""
     left = [each for each in trials if each.given_up is None]
-    plain = next((each for each in left if each.candidate is PLAIN), None)
+    plain = next((each for each in left if each.way is PLAIN), None)
     if plain is None:
-        return left[0], f"{left[0].candidate.name} is kept: after the first fold it was better than plain beyond chance"
+        return left[0], f"{left[0].way.name} is kept: after the first fold it was better than plain beyond chance"
     others = [each for each in left if each is not plain]
     if not others:
         return plain, "plain training is kept: nothing else was left after the first folds"
-    found = {each.candidate.name: gain_over(each.held(), plain.held()) for each in others}
-    best = max(others, key=lambda each: found[each.candidate.name][0])
-    mean, error = found[best.candidate.name]
+    found = {each.way.name: gain_over(each.held(), plain.held()) for each in others}
+    best = max(others, key=lambda each: found[each.way.name][0])
+    mean, error = found[best.way.name]
     if mean > needed(len(trials) - 1) * error:
         return best, (
-            f"{best.candidate.name} is kept: its loss against plain training is {-mean:+.3f} (standard error "
+            f"{best.way.name} is kept: its loss against plain training is {-mean:+.3f} (standard error "
             f"{error:.3f}), beyond chance"
         )
     return plain, (
-        f"plain training is kept: the loss of {best.candidate.name} against it is {-mean:+.3f} (standard error "
+        f"plain training is kept: the loss of {best.way.name} against it is {-mean:+.3f} (standard error "
         f"{error:.3f}), not beyond chance"
     )
 
 
 def _story(
-    trials: list[_Trial], chosen: _Trial, planned: Plan, budget: float, fitted: FitResult, settings: TrainSettings
+    trials: list[_Trial], chosen: _Trial, planned: BudgetPlan, budget: float, fitted: FitResult, settings: TrainSettings
 ) -> dict[str, Any]:
     """What metrics.json keeps of the search."""
     rows = []
-    plain = next(each for each in trials if each.candidate is PLAIN)
+    plain = next(each for each in trials if each.way is PLAIN)
     for trial in trials:
         found, held = trial.training.chosen()
         row: dict[str, Any] = {
-            "name": trial.candidate.name, "method": trial.candidate.method, "options": trial.candidate.options,
-            "label_smoothing": trial.candidate.label_smoothing, "folds": len(trial.training.done),
+            "name": trial.way.name, "method": trial.way.method, "options": trial.way.options,
+            "label_smoothing": trial.way.label_smoothing, "folds": len(trial.training.done),
             "epoch": found.best_epoch, "accuracy": held.accuracy, "loss": float(held.scaled_losses().mean()),
             "cost": round(trial.training.cost, 2), "given_up": trial.given_up,
         }  # fmt: skip
@@ -199,6 +205,6 @@ def _story(
         rows.append(row)
     final = fitted.best_epoch / (settings.epochs or 1)
     return {
-        "budget": budget, "most": round(planned.most, 2), "chosen": chosen.candidate.name,
+        "budget": budget, "most": round(planned.most, 2), "chosen": chosen.way.name,
         "spent": round(sum(each.training.cost for each in trials) + final, 2), "candidates": rows,
     }  # fmt: skip
