@@ -35,15 +35,18 @@ class _FirstWeights:
             self.features = frozen_features(ready.loaded, ready.rows["train"], size, pairs=pairs)
             self.whole = fit_probe(self.features, self.y, ready.task, self.classes, ready.folds)
 
+    def restore(self) -> None:
+        """Give the model its first weights back."""
+        self.ready.loaded.model.load_state_dict(self.first)
+        self.ready.loaded.model.zero_grad(set_to_none=True)
+
     def start(self, rows: Any) -> None:
         """Give the model its first weights, and the head the probe of these rows if it is to start there."""
-        model = self.ready.loaded.model
-        model.load_state_dict(self.first)
-        model.zero_grad(set_to_none=True)
+        self.restore()
         if self.features is not None:
             strength = self.whole.strength
             own = fit_probe(self.features[rows], self.y[rows], self.ready.task, self.classes, strength=strength)
-            put_into(model.classifier, own, self.whole.start_scale)
+            put_into(self.ready.loaded.model.classifier, own, self.whole.start_scale)
 
 
 def choose_way(
@@ -55,7 +58,7 @@ def choose_way(
         budget: the most that it may cost, in plain trainings.
         settings: of the comparison, for plain training.
         data: of the run.
-        loaded: the model with its first weights; it is left with others.
+        loaded: the model with its first weights, which it has again afterwards.
         rows: the tokenised splits; only `train` is looked at.
     """
     train = rows["train"]
@@ -66,5 +69,6 @@ def choose_way(
     ready = Ready(filled, data, loaded, {"train": train}, settings.max_length, folds, [])
     base = _FirstWeights(ready, pairs="text_pair" in data.train.column_names)
     found = search(ready, base, None, Reporter())
+    base.restore()
     names = ("method", "method_options", "label_smoothing")
     return dataclasses.replace(settings, **{name: getattr(found.settings, name) for name in names}), found.story

@@ -224,17 +224,14 @@ def run_cell(spec: CellSpec, cache: Cache) -> CellResult:
         else:
             if spec.method == AUTO:
                 settings, searched = choose_way(spec.options["budget"], settings, data, loaded, rows)
-                loaded = cache.model(spec)
             fitted, of_last = _train(spec, cache, settings, loaded, rows)
             # After training to the end the last epoch is the model, and the chosen one is tested beside it.
             splits = _HELD_OUT if of_last else held_out
             chosen = _logits_of(loaded.model, loaded.tokenizer, rows, splits, settings.eval_batch_size)
             outputs |= of_last or chosen
             if of_last:
-                outputs |= {
-                    f"{CHOSEN_TEST}_logits": chosen["test_logits"],
-                    f"{CHOSEN_TEST}_labels": outputs["test_labels"],
-                }
+                outputs[f"{CHOSEN_TEST}_logits"] = chosen["test_logits"]
+                outputs[f"{CHOSEN_TEST}_labels"] = outputs["test_labels"]
                 outputs["chosen_validation_logits"] = chosen["validation_logits"]
     if spec.task == REGRESSION:
         for name in [name for name in outputs if name.endswith("_logits")]:
