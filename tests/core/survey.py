@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import logging
 import warnings
+from collections.abc import Iterable
 
 import torch
 import transformers as tf
 from transformers.models.auto.modeling_auto import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES as NAMES
 
 import mixwell
+import zoo
 from mixwell.core.probe import probe_inputs
 from mixwell.utils.errors import MixwellError
 
@@ -85,8 +87,8 @@ def build(kind: str) -> torch.nn.Module:
     return tf.AutoModelForSequenceClassification.from_config(config)
 
 
-def survey() -> dict[str, tuple[str, str]]:
-    """Return model type -> (verdict, detail).
+def survey(kinds: Iterable[str] = NAMES) -> dict[str, tuple[str, str]]:
+    """Return model type -> (verdict, detail) of some sequence classifiers.
 
     Verdicts: `all` every method fits with its defaults; `some` some do, the detail says which not; `error` a documented
     error at attach; `broken` something else; `unbuilt` transformers could not build or run the tiny model, or it was
@@ -95,7 +97,7 @@ def survey() -> dict[str, tuple[str, str]]:
     warnings.filterwarnings("ignore")
     logging.disable(logging.CRITICAL)
     result = {}
-    for kind in sorted(NAMES):
+    for kind in sorted(kinds):
         try:
             model = build(kind)
             batch = {**probe_inputs(model, rows=4), "labels": torch.tensor([0, 1, 2, 1])}
@@ -157,18 +159,16 @@ def counted(rows: dict[str, tuple[str, str]]) -> str:
     )
 
 
-def support() -> list[str]:
-    """Return the table of methods and the tested architectures, as lines of Markdown.
+def support(kinds: Iterable[str] = zoo.KINDS) -> list[str]:
+    """Return the table of methods and some of the tested architectures, as lines of Markdown.
 
     `yes`: with its defaults; `opt`: with the options of `zoo.options`; `no`: attach says why not. Each entry was tried:
     attached, and one mixed step made.
     """
-    import zoo
-
     logging.disable(logging.CRITICAL)
     names = list(mixwell.methods())
     lines = [f"| architecture | {' | '.join(f'`{name}`' for name in names)} |", "|---|" + ":---:|" * len(names)]
-    for kind in zoo.KINDS:
+    for kind in kinds:
         entries = []
         for name in names:
             model, options = zoo.tiny(kind), zoo.options(kind, name)

@@ -10,6 +10,7 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from torch._dynamo.utils import counters
 
 import mixwell
+import parts
 import zoo
 from mixwell.methods import load_all
 from mixwell.utils.errors import AttachError, UnsupportedModelError
@@ -68,7 +69,11 @@ class Run:
 EXACT = dict(rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("name", sorted(load_all()))
+# One of each kind: several blocks, one drawn block, tokens, attention, a second batch, noise, labels alone.
+OF_EACH_KIND = ("amplify", "attentionmix", "batchmixup", "manifold", "nfm", "nonlinear", "remix", "ssmix")
+
+
+@pytest.mark.parametrize("name", sorted(load_all()) if parts.ALL else OF_EACH_KIND)
 def test_one_graph_whatever_is_drawn(name):
     """One graph for all steps, no break in it, eager mode's numbers; extra passes of a method stay eager."""
     options = {"layers": [0, 1, 2]} if name == "tmix" else {}
@@ -137,7 +142,8 @@ def test_eval_in_between_and_detach():
 
 
 @pytest.mark.parametrize(
-    ("kind", "name", "options"), [("bert", "manifold", {"sep_token_id": zoo.SEP}), ("llama", "amplify", {})]
+    ("kind", "name", "options"),
+    parts.some([("bert", "manifold", {"sep_token_id": zoo.SEP}), ("llama", "amplify", {})], 2),
 )
 def test_batches_of_other_shapes(kind, name, options):
     """A new length and a new number of rows compile once more each, then both are left open."""
@@ -176,7 +182,7 @@ def test_compiled_and_used_before_attach():
         call(**given)
 
 
-@pytest.mark.parametrize("name", ["tmix", "amplify"])
+@pytest.mark.parametrize("name", parts.some(["tmix", "amplify"], 2, 1))
 def test_checkpointing_in_a_compiled_model(name):
     def prepare(model):
         model.gradient_checkpointing_enable({"use_reentrant": False})

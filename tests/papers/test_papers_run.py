@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import parts
 from mixwell.cli import main
 from mixwell.compare.records import Records
 from mixwell.metrics.measure import measure
@@ -117,7 +118,7 @@ def test_missing_data_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str
 # --- every protocol ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", parts.some(NAMES, 2))
 def test_smoke(name: str, smoke: Any) -> None:
     folder, experiment = smoke(name), protocols.get(name)
     text = (folder / "table.md").read_text()

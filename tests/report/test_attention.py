@@ -194,7 +194,7 @@ def test_nothing_is_left_behind(minilm: models.LoadedModel) -> None:
     assert any("no --partner was given" in note for note in first.notes)
 
 
-@pytest.mark.parametrize("kind", [kind for kind in zoo.KINDS if kind not in zoo.IMAGES])
+@pytest.mark.parametrize("kind", parts.some([kind for kind in zoo.KINDS if kind not in zoo.IMAGES], 3))
 def test_architectures(kind: str, tiny: Path) -> None:
     from transformers import AutoTokenizer
 
@@ -282,7 +282,7 @@ def test_lams_and_methods() -> None:
             call()
 
 
-@pytest.mark.parametrize("view", list(choice.VIEWS))
+@pytest.mark.parametrize("view", parts.some(choice.VIEWS, 2))
 def test_pictures(found: data.Attention, view: str) -> None:
     chosen = choice.choose(found, view=view, word="rabbit")
     svg = pictures.picture(found, chosen, "svg")

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from browsing import axe_violations, no_sideways_scroll, open_page, start_browser
 
+import parts
 from mixwell.report.attention import choice, data, pictures
 from mixwell.report.attention.capture import capture
 from mixwell.training import models
@@ -323,8 +324,9 @@ def test_no_empty_panel(layered: tuple[data.Attention, Path], browser: Any) -> N
                 assert len(texts) == pictures_in > 0
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize(
+    ("scheme", "width"), parts.some([("light", 390), ("light", 1280), ("dark", 390), ("dark", 1280)], 3)
+)
 def test_everybody_can_use_it(file: Path, browser: Any, scheme: str, width: int) -> None:
     with open_page(file, browser=browser, scheme=scheme, width=width) as page:
         for view in ("lines", "neurons") if width == 1280 else ("word", "graph"):
