@@ -32,7 +32,7 @@ from sharing import only_one, shared_folder
 NAMES = [
     "amplify-table1", "amplify-table2", "amplify-table3", "amplify-table4", "amplify-figure2", "amplify-figure3",
     "nlu-table2", "nlu-table3", "nlu-table4", "nlu-table5", "nlu-figure2", "batchmixup-table1", "batchmixup-figure1",
-    "attentionmix-heads", "audit",
+    "attentionmix-heads", "audit", "alpha-sensitivity",
 ]  # fmt: skip
 FAST = ("--scale", "smoke", "--workers", "0", "--threads", "1", "--quiet")
 
