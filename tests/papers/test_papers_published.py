@@ -20,8 +20,8 @@ from mixwell.utils.errors import DataError, OptionError
 
 NAMES = [
     "amplify-table1", "amplify-table2", "amplify-table3", "amplify-table4", "amplify-figure2", "amplify-figure3",
-    "audit", "alpha-sensitivity", "nlu-table2", "nlu-table3", "nlu-table4", "nlu-table5", "nlu-figure2", "batchmixup-table1",
-    "batchmixup-figure1", "attentionmix-heads",
+    "audit", "alpha-sensitivity", "nlu-table2", "nlu-table3", "nlu-table4", "nlu-table5", "nlu-figure2",
+    "batchmixup-table1", "batchmixup-figure1", "attentionmix-heads",
 ]  # fmt: skip
 FILES = sorted(Path(protocols.__file__).parent.glob("*.toml"))
 
