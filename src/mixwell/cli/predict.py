@@ -64,7 +64,7 @@ def command(
     classifier = open_classifier(run, device=device, trust_remote_code=trust_remote_code)
     point = None if abstain is None else classifier.threshold(abstain)
     how: dict[str, Any] = {"text": text, "text_pair": text_pair, "batch_size": batch_size, "on_empty": on_empty}
-    how |= {"ood": ood or out_of_scope is not None, "note": lambda told: print(f"note: {told}", file=sys.stderr)}
+    how |= {"ood": ood or out_of_scope is not None, "note": lambda note: print(f"note: {note}", file=sys.stderr)}
     tally, outside = Tally(), Tally()
     if out_of_scope is not None:
         for _ in outside.watch(classifier.records(open_source([out_of_scope]), **how)):

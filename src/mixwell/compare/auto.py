@@ -71,4 +71,4 @@ def choose_way(
     found = search(ready, base, None, Reporter())
     base.restore()
     names = ("method", "method_options", "label_smoothing")
-    return dataclasses.replace(settings, **{name: getattr(found.settings, name) for name in names}), found.story
+    return dataclasses.replace(settings, **{name: getattr(found.settings, name) for name in names}), found.summary

@@ -269,7 +269,7 @@ def _train(
         put_into(loaded.model.classifier, probe, probe.start_scale)
     of_last: dict[str, Any] = {}
 
-    def look(model: Any) -> None:
+    def keep_last_epoch(model: Any) -> None:
         splits = [split for split in rows if split != "train"]
         of_last.update(_logits_of(model, loaded.tokenizer, rows, splits, settings.eval_batch_size))
 
@@ -277,7 +277,7 @@ def _train(
         loaded.model, loaded.tokenizer, rows["train"], rows["validation"], settings, task=spec.task,
         watch=rows["test"] if spec.settings.get("watch_test") else None,
         updates_per_batch=spec.settings.get("updates_per_batch", 1),
-        before_choice=look if spec.conditions.overtrain else None,
+        before_choice=keep_last_epoch if spec.conditions.overtrain else None,
     )  # fmt: skip
     return fitted, of_last
 

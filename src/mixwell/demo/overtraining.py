@@ -71,7 +71,7 @@ def rows() -> tuple[list[str], Any, list[str], Any]:
     return [texts[at] for at in kept], given, [held[at] for at in chosen], known[chosen]
 
 
-def train(name: str, told: Any) -> None:
+def train(name: str, results: Any) -> None:
     """One model, in a process of its own: puts (name, epoch, logits of the held-out messages) into a queue."""
     import torch
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
@@ -110,7 +110,7 @@ def train(name: str, told: Any) -> None:
             model.eval()
             with torch.no_grad():
                 parts = [model(**tokens(held[at : at + 40])).logits for at in range(0, len(held), 40)]
-            told.put((name, epoch, torch.cat(parts).numpy()))
+            results.put((name, epoch, torch.cat(parts).numpy()))
 
 
 def race(show: Callable[[dict[str, Curve]], None]) -> dict[str, Curve]:
@@ -124,15 +124,15 @@ def race(show: Callable[[dict[str, Curve]], None]) -> dict[str, Curve]:
 
     truth = rows()[3]
     context = multiprocessing.get_context("spawn")
-    told = context.Queue()
-    processes = [context.Process(target=train, args=(name, told), daemon=True) for name in ARMS]
+    results = context.Queue()
+    processes = [context.Process(target=train, args=(name, results), daemon=True) for name in ARMS]
     curves = {name: Curve() for name in ARMS}
     for process in processes:
         process.start()
     try:
         for _ in range(len(ARMS) * (EPOCHS // EVERY)):
             try:
-                name, epoch, logits = told.get(timeout=PATIENCE)
+                name, epoch, logits = results.get(timeout=PATIENCE)
             except queue.Empty:
                 raise RunError("the race of the demo came to no end; run `mixwell demo` again") from None
             curve = curves[name]

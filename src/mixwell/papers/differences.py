@@ -198,11 +198,11 @@ class PairedDifferences:
         seeds = min(pair.seeds for pair in known)
         # Standard errors as the intervals have them, so that what widened those widens this one too.
         reach = [stats.t.ppf(0.5 + self.level / 2, pair.df) for pair in known]
-        kin: dict[str, list[tuple[float, float]]] = {}
+        alike: dict[str, list[tuple[float, float]]] = {}
         for pair, t, (dataset, _) in zip(known, reach, places):
-            kin.setdefault(self.experiment.dataset(dataset).texts, []).append(((pair.hi - pair.lo) / 2 / t, pair.df))
-        v = np.array([sum(error for error, _ in family) ** 2 for family in kin.values()]) / len(known) ** 2
-        least = [min(df for _, df in family) for family in kin.values()]
+            alike.setdefault(self.experiment.dataset(dataset).texts, []).append(((pair.hi - pair.lo) / 2 / t, pair.df))
+        v = np.array([sum(error for error, _ in family) ** 2 for family in alike.values()]) / len(known) ** 2
+        least = [min(df for _, df in family) for family in alike.values()]
         if not np.isfinite(v).all():
             return PairedDifference(mean, math.nan, math.nan, 1.0, math.nan, seeds)
         if v.sum() == 0:

@@ -341,8 +341,8 @@ def _forest_rows(group: Group, metric: str, scale: float) -> list[charts.ForestR
         words = ", ".join(filter(None, [tables.change(d, column), judged]))
         ends = (scale * d.lo, scale * d.hi, scale * d.lo_adjusted, scale * d.hi_adjusted)
         dots = [(seed, scale * value) for seed, value in verdict.by_seed(group, name, metric)]
-        told = (method_title(name), scale * d.mean, ends[0], ends[1], judged, words, ends[2], ends[3], tuple(dots))
-        rows.append(charts.ForestRow(*told, aside=name in REFERENCES))
+        columns = (method_title(name), scale * d.mean, ends[0], ends[1], judged, words, ends[2], ends[3], tuple(dots))
+        rows.append(charts.ForestRow(*columns, aside=name in REFERENCES))
     return rows
 
 

@@ -128,9 +128,9 @@ def prepare(
     }
 
 
-def _tried(story: dict[str, Any] | None) -> dict[str, Any] | None:
+def _tried(searched: dict[str, Any] | None) -> dict[str, Any] | None:
     """A row per way to train that a budget had room for, and what the columns are."""
-    if story is None:
+    if searched is None:
         return None
     rows = [
         {
@@ -140,17 +140,23 @@ def _tried(story: dict[str, Any] | None) -> dict[str, Any] | None:
             "loss": f"{each['loss']:.3f}",
             "gain": f"{-each['gain']:+.3f} ± {each['gain_error']:.3f}" if "gain" in each else "",
             "cost": f"{each['cost']:.1f}",
-            "note": "kept" if each["name"] == story["chosen"] else f"given up: {each['given_up']}" if each["given_up"]
-            else "",
+            "note": _fate(each, searched["chosen"]),
         }
-        for each in story["candidates"]
+        for each in searched["candidates"]
     ]  # fmt: skip
     words = (
         f"On held-out rows of the folds, each after the epoch that is best for it; the loss after a temperature, and "
         f"its difference from plain training with a standard error (lower is better). Costs are in plain trainings "
-        f"on all rows; with the final training {story['spent']:.1f} of {story['budget']:g} were spent."
+        f"on all rows; with the final training {searched['spent']:.1f} of {searched['budget']:g} were spent."
     )
     return {"rows": rows, "words": words}
+
+
+def _fate(candidate: dict[str, Any], chosen: str) -> str:
+    """What became of a way to train."""
+    if candidate["name"] == chosen:
+        return "kept"
+    return f"given up: {candidate['given_up']}" if candidate["given_up"] else ""
 
 
 def _numbers(metrics: dict[str, Any]) -> list[dict[str, str]]:

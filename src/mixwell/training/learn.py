@@ -62,7 +62,7 @@ def learn(ready: Ready, folder: RunFolder, reporter: Reporter) -> Outcome:
     searched: dict[str, Any] | None = None
     if settings.budget is not None and not frozen:
         found = search(ready, base, folder.folds, reporter)
-        fitted, held, searched = found.fitted, found.held, found.story
+        fitted, held, searched = found.fitted, found.held, found.summary
         sentences += found.sentences
         settings = ready.settings = found.settings
     else:

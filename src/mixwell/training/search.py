@@ -50,15 +50,15 @@ class Searched:
         settings: of the run, with the way to train that was chosen.
         fitted: its folds, with the epoch that they chose.
         held: what it says about held-out rows.
-        story: for metrics.json and the page: `budget`, `most` and `spent` (in plain trainings), `chosen`, and
+        summary: for metrics.json and the page: `budget`, `most` and `spent` (in plain trainings), `chosen`, and
             `candidates` with what is known of each.
-        sentences: the story in words.
+        sentences: the summary in words.
     """
 
     settings: TrainSettings
     fitted: FitResult
     held: HeldOut
-    story: dict[str, Any]
+    summary: dict[str, Any]
     sentences: list[str]
 
 
@@ -99,11 +99,11 @@ def search(ready: Ready, base: Starts, place: Path | None, reporter: Reporter) -
     chosen, why = choose(trials)
     sentences.append(why)
     fitted, held = chosen.training.chosen()
-    story = _story(trials, chosen, planned, budget, fitted, ready.settings)
+    summary = _summary(trials, chosen, planned, budget, fitted, ready.settings)
     sentences += [f"{each.way.name} was given up: {each.given_up}" for each in trials if each.given_up]
     for sentence in sentences[1:]:
         reporter.say(sentence)
-    return Searched(chosen.training.ready.settings, fitted, held, story, sentences)
+    return Searched(chosen.training.ready.settings, fitted, held, summary, sentences)
 
 
 def _usable(ready: Ready) -> list[tuple[Way, Ready]]:
@@ -185,7 +185,7 @@ def choose(trials: list[_Trial]) -> tuple[_Trial, str]:
     )
 
 
-def _story(
+def _summary(
     trials: list[_Trial], chosen: _Trial, planned: BudgetPlan, budget: float, fitted: FitResult, settings: TrainSettings
 ) -> dict[str, Any]:
     """What metrics.json keeps of the search."""
