@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mixwell.compare.references import fold_of_rows, frozen_features
+from mixwell.compare.references import frozen_features
 from mixwell.training import recipe
+from mixwell.training.folds import fold_of_rows
 from mixwell.training.prepare import Ready
 from mixwell.training.probe import fit_probe, put_into
 from mixwell.training.search import search

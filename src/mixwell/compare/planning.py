@@ -15,6 +15,7 @@ from mixwell.compare.grid import Grid
 from mixwell.compare.spec import AUTO, REFERENCES, Candidate, CellSpec, Sample
 from mixwell.compare.weights import weights_fingerprint
 from mixwell.methods.attach import attach
+from mixwell.methods.registry import without_auto
 from mixwell.training import models, quiet_libraries, recipe
 from mixwell.training.arguments import training_arguments
 from mixwell.training.heads import is_pooled
@@ -199,7 +200,7 @@ def _try_model(
         if method.method in (*REFERENCES, AUTO):
             continue
         try:
-            attach(loaded.model, method.method, **method.options).detach()
+            attach(loaded.model, method.method, **without_auto(method.method, method.options)).detach()
         except MixwellError as error:
             raise type(error)(f"method {method.label} does not go with model {model}: {error}") from error
     common = {

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mixwell.metrics.tasks import MULTI, REGRESSION, SINGLE
-from mixwell.training.folds import assign_folds
+from mixwell.metrics.tasks import MULTI, REGRESSION
+from mixwell.training.folds import fold_of_rows
 from mixwell.training.heads import probe_model
 from mixwell.training.probe import Probe, features, fit_probe
 
@@ -17,16 +17,10 @@ FOLDS = 5
 STRENGTHS = (1.0, 10.0, 100.0, 1000.0)
 
 
-def fold_of_rows(labels: Any, keys: Any, task: str, seed: int, folds: int = FOLDS) -> Any:
-    """(N,) folds of training rows that choose the strength of a penalty, or a way to train."""
-    stratum = labels if task == SINGLE else np.zeros(len(labels), dtype=np.int64)
-    return assign_folds(keys, stratum, max(2, min(folds, len(np.unique(keys)))), seed)
-
-
 def probe_of(loaded: Any, rows: Any, labels: Any, keys: Any, task: str, batch_size: int, *, pairs: bool) -> Probe:
     """The probe of training rows, its penalty chosen by folds; the texts of pairs are read one by one."""
     x = frozen_features(loaded, rows, batch_size, pairs=pairs)
-    return fit_probe(x, labels, task, loaded.model.config.num_labels, fold_of_rows(labels, keys, task, 0))
+    return fit_probe(x, labels, task, loaded.model.config.num_labels, fold_of_rows(labels, keys, task, 0, FOLDS))
 
 
 def probe_outputs(probe: Probe, x: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -57,7 +51,7 @@ def tfidf_outputs(
 
     vectorizer = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, token_pattern=r"(?u)\S+", min_df=1)
     x = vectorizer.fit_transform(train)
-    model = _tfidf_model(x, labels, task, fold_of_rows(labels, keys, task, 0))
+    model = _tfidf_model(x, labels, task, fold_of_rows(labels, keys, task, 0, FOLDS))
     outputs = {}
     for name, texts in others.items():
         z = vectorizer.transform(texts)

@@ -138,6 +138,7 @@ def candidate(method: str, given: Mapping[str, Any]) -> Candidate:
         OptionError: the method or an option is unknown or out of range.
     """
     from mixwell.methods import build  # imports torch
+    from mixwell.methods.registry import to_find, without_auto
 
     if method in REFERENCES:
         if given:
@@ -150,8 +151,9 @@ def candidate(method: str, given: Mapping[str, Any]) -> Candidate:
         if name in given:
             raise OptionError(f"method {method}: option {name!r} cannot be given here: {why}")
     given = {name: _plain(value, defaults.get(name)) for name, value in given.items()}
-    built = build(method, given)
+    built = build(method, without_auto(method, given))
     options = {name: _plain(value) for name, value in built.options().items() if name not in _SET_ELSEWHERE}
+    options |= {name: given[name] for name in to_find(method, given)}
     shown = [f"{name}={_text(given[name])}" for name in sorted(given) if given[name] != _plain(defaults[name])]
     return Candidate(method, options, f"{method}[{','.join(shown)}]" if shown else method)
 

@@ -39,6 +39,7 @@ _LATER: dict[str, Any] = {"prob": 1.0, "problem": None, "strength": None, "sched
 # When to mix, in words: `start` and `stop`. Late: Mixup-Transformer (Sun et al., COLING 2020) mixes in the second half.
 # Early: mixing to the end can hurt (Liu et al., Over-training with Mixup, ICLR 2023); the share is ours.
 SCHEDULES = {"late": {"start": 0.5, "stop": 1.0}, "early": {"start": 0.0, "stop": 0.75}}
+AUTO = "auto"
 MOST = 100_000  # of whole numbers such as `samples`: a step would take minutes, or all memory
 
 
@@ -59,6 +60,7 @@ class Method:
         modalities: what the model may read: `text`, `image`.
         alternatives: options to try, in this order, on models that refuse the defaults; for `inspect`.
         aliases: other names for options: the paper's, where the class needs the name itself.
+        searchable: options that `mixwell train` and `compare` can find on the training rows, if they are "auto".
         hidden: found by its name only, not in lists: not for use.
     """
 
@@ -74,6 +76,7 @@ class Method:
     modalities: ClassVar[tuple[str, ...]] = ("text", "image")
     alternatives: ClassVar[tuple[dict[str, Any], ...]] = ()
     aliases: ClassVar[dict[str, str]] = {}
+    searchable: ClassVar[tuple[str, ...]] = ()
     hidden: ClassVar[bool] = False
 
     pairing: str = option(
@@ -126,6 +129,11 @@ class Method:
 
     def _check_types(self) -> None:
         """Check numbers and switches against the type of their default."""
+        for name in self.searchable:
+            if getattr(self, name) == AUTO:
+                raise OptionError(
+                    f"{name}={AUTO!r} is found on training rows by mixwell train and mixwell compare; here give a value"
+                )
         for field_ in dataclasses.fields(self):
             value, kind = getattr(self, field_.name), type(field_.default)
             fits = {

@@ -35,6 +35,7 @@ class Amplify(DrawsLam):
     name = "amplify"
     summary = "mix the attention output of every block; lam = max of 5 Beta draws: noticeable in 15 % of steps"
     alternatives = ({"site": "attention_raw"},)
+    searchable = ("layers",)
 
     alpha: float = option(0.1, "shape of the Beta distribution lam is drawn from")
     draw: str = option("max_of", "max_of (largest of `samples`), folded (max(l, 1-l)) or beta")

@@ -54,6 +54,7 @@ class AttentionMix(Method):
     name = "attentionmix"
     summary = "mix embeddings token by token, by the attention each token gets in an early block"
     has_lam = False
+    searchable = ("block", "head")
 
     block: int = option(0, "the block whose attention is read, from 0")
     head: int | None = option(None, "one head of that block; None is the mean over its heads")

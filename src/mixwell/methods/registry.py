@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+from collections.abc import Mapping
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, TypeVar
 
-from mixwell.core.method import Method
+from mixwell.core.method import AUTO, Method
 from mixwell.utils.errors import MixwellError, OptionError, nearest
 
 REGISTRY: dict[str, type[Method]] = {}
@@ -69,6 +70,17 @@ def method_class(name: str) -> type[Method]:
     if name not in REGISTRY:
         raise OptionError(f"method {name!r} is unknown{nearest(name, known)}; known: {', '.join(known)}")
     return REGISTRY[name]
+
+
+def to_find(name: str, options: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the options of a method that are left to be found on training rows."""
+    return tuple(option for option in method_class(name).searchable if options.get(option) == AUTO)
+
+
+def without_auto(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a method that have a value already."""
+    left = to_find(name, options)
+    return {option: value for option, value in options.items() if option not in left}
 
 
 def build(method: str | Method, options: dict[str, Any]) -> Method:

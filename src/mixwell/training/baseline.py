@@ -6,9 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from mixwell.metrics.tasks import SINGLE
 from mixwell.training import contrastive, heads, probe, recipe
-from mixwell.training.folds import assign_folds
+from mixwell.training.folds import fold_of_rows
 from mixwell.training.held_out import HeldOut, validation_parts
 from mixwell.training.prepare import Ready
 from mixwell.utils.console import Reporter
@@ -31,9 +30,8 @@ class Probing:
         self.y = ready.labels("train")
         folds = ready.folds
         if folds is None:
-            stratum = self.y if ready.task == SINGLE else np.zeros(len(self.y), dtype=np.int64)
             keys = ready.data.row_keys("train").folded
-            folds = assign_folds(keys, stratum, max(2, min(recipe.FOLDS, len(np.unique(keys)))), settings.split_seed)
+            folds = fold_of_rows(self.y, keys, ready.task, settings.split_seed, recipe.FOLDS)
         self.folds = folds
         self.strength = contrastive.STRENGTH
         self.whole = probe.fit_probe(self.features["train"], self.y, ready.task, self.classes, folds)

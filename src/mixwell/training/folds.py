@@ -42,6 +42,12 @@ def assign_folds(texts: Any, stratum: Any, folds: int, seed: int = 0) -> Ints:
     return fold
 
 
+def fold_of_rows(labels: Any, keys: Any, task: str, seed: int, folds: int) -> Ints:
+    """(N,) folds of training rows, as many as their texts allow; classes are spread evenly where each row has one."""
+    stratum = labels if task == SINGLE else np.zeros(len(labels), dtype=np.int64)
+    return assign_folds(keys, stratum, max(2, min(folds, len(np.unique(keys)))), seed)
+
+
 def seen_elsewhere(y: Any, folds: Any, task: str) -> Any:
     """Which rows have a class that other folds have too: (N,) bool.
 

@@ -56,10 +56,10 @@ class Probe:
 
 # Problems of this size only lose by threads (77 classes, 616 rows: 7.1 instead of 0.6 CPU seconds on two busy cores),
 # and with one the result does not depend on the machine's number of cores.
-_one_thread = threadpool_limits.wrap(limits=1, user_api="blas")
+one_thread = threadpool_limits.wrap(limits=1, user_api="blas")
 
 
-@_one_thread
+@one_thread
 def fit_probe(x: Any, y: Any, task: str, classes: int, folds: Any = None, strength: float | None = None) -> Probe:
     """Fit a probe; the strength of its penalty is chosen on held-out folds, by `HeldOut.careful_loss`.
 
@@ -99,7 +99,7 @@ def _held_out(x: Any, y: Any, task: str, classes: int, folds: Any, strengths: Se
     return held
 
 
-@_one_thread
+@one_thread
 def outputs_by_strength(
     x: Any, y: Any, others: Any, task: str, classes: int, strengths: Sequence[float] = STRENGTHS
 ) -> dict[float, Floats]:
@@ -118,25 +118,38 @@ def _fits(x: Any, y: Any, task: str, classes: int, strengths: Sequence[float]) -
     # The mean is taken off, so that the penalty acts on what differs between texts; it goes into the bias.
     centre = x.mean(axis=0)
     z = x - centre
-    seen = np.unique(y) if task == SINGLE else np.arange(classes)
-    absent = np.setdiff1d(np.arange(classes), seen)
     model = LogisticRegression(max_iter=300, warm_start=True)
     for strength in strengths:
-        weight, bias = np.zeros((classes, x.shape[1])), np.zeros(classes)
         if task == REGRESSION:
             ridge = Ridge(alpha=1.0 / strength).fit(z, y)
             weight, bias = ridge.coef_.reshape(1, -1), np.asarray(ridge.intercept_).reshape(1)
         elif task == MULTI:
-            for at in range(classes):
-                weight[at], bias[at] = _one_label(z, y[:, at] > 0.5, strength)
-        elif len(seen) > 1:
-            _quiet(model.set_params(C=strength), z, y)
-            found, offset = model.coef_, model.intercept_
-            if len(seen) == 2:  # scikit-learn gives one row: that of the second class
-                found, offset = np.concatenate([-found, found]) / 2, np.concatenate([-offset, offset]) / 2
-            weight[seen], bias[seen] = found, offset
-        bias[absent] = (bias[seen].min() if len(seen) else 0.0) - ABSENT
+            parts = [_one_label(z, y[:, at] > 0.5, strength) for at in range(classes)]
+            weight, bias = np.stack([part for part, _ in parts]), np.array([offset for _, offset in parts])
+        else:
+            weight, bias = fit_single(model.set_params(C=strength), z, y, classes)
         yield weight, bias - weight @ centre
+
+
+def fit_single(model: Any, z: Any, y: Any, classes: int, shares: Any = None) -> tuple[Floats, Floats]:
+    """Weight (C, H) and bias (C,) of a logistic regression, with a row for classes that these rows lack too.
+
+    Args:
+        model: the regression.
+        z: (N, H) features.
+        y: (N,) classes.
+        classes: C.
+        shares: (N,) how much each row counts; None for all alike.
+    """
+    weight, bias, seen = np.zeros((classes, z.shape[1])), np.zeros(classes), np.unique(y)
+    if len(seen) > 1:
+        _quiet(model, z, y, shares)
+        found, offset = model.coef_, model.intercept_
+        if len(seen) == 2:  # scikit-learn gives one row: that of the second class
+            found, offset = np.concatenate([-found, found]) / 2, np.concatenate([-offset, offset]) / 2
+        weight[seen], bias[seen] = found, offset
+    bias[np.setdiff1d(np.arange(classes), seen)] = (bias[seen].min() if len(seen) else 0.0) - ABSENT
+    return weight, bias
 
 
 def _one_label(z: Any, yes: Any, strength: float) -> tuple[Floats, float]:
@@ -148,11 +161,11 @@ def _one_label(z: Any, yes: Any, strength: float) -> tuple[Floats, float]:
     return fitted.coef_[0], float(fitted.intercept_[0])
 
 
-def _quiet(estimator: Any, x: Any, y: Any) -> Any:
+def _quiet(estimator: Any, x: Any, y: Any, shares: Any = None) -> Any:
     """Fit without warnings: an optimum that is nearly reached is good enough here."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return estimator.fit(x, y)
+        return estimator.fit(x, y, sample_weight=shares)
 
 
 def features(model: Any, tokenizer: Any, rows: Any, batch_size: int = 64) -> NDArray[np.float32]:

@@ -206,8 +206,10 @@ class TrainSettings:
         if self.method in FROZEN:
             return self._check_frozen()
         from mixwell.methods import build
+        from mixwell.methods.registry import without_auto
 
-        build(self.mixing, {**self.method_options, "label_smoothing": self.label_smoothing})
+        options = without_auto(self.mixing, self.method_options)
+        build(self.mixing, {**options, "label_smoothing": self.label_smoothing})
         return None
 
     def _check_budget(self) -> None:

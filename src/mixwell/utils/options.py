@@ -89,6 +89,9 @@ def typed_options(pairs: list[str], owner: Any, what: str) -> dict[str, Any]:
         if name not in fields:
             known = f"; known: {', '.join(sorted(fields))}" if len(fields) < 40 else ""
             raise OptionError(f"{what} {name!r} is unknown{nearest(name, fields)}{known}")
+        if text.strip() == "auto" and name in getattr(owner, "searchable", ()):
+            values[name] = "auto"  # found on the training rows
+            continue
         try:
             values[name] = typed_value(text.strip(), hints[name])
         except (ValueError, TypeError) as error:
