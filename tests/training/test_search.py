@@ -75,7 +75,7 @@ class Fake:
 
 
 def trial(name: str, noise: float, folds: int) -> Any:
-    return search._Trial(budget.PLAIN if name == "plain" else budget.Way(name, name), Fake(noise, list(range(folds))))  # type: ignore[arg-type]
+    return search.Trial(budget.PLAIN if name == "plain" else budget.Way(name, name), Fake(noise, list(range(folds))))  # type: ignore[arg-type]
 
 
 def test_plain_training_stands_unless_another_is_better_beyond_chance() -> None:

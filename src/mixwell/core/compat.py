@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from types import FrameType
+from typing import Any
 
 import torch
 
@@ -49,3 +51,8 @@ def in_training_step() -> bool:
             return any(base.__name__ == "LightningModule" for base in type(frame.f_locals["self"]).__mro__)
         frame = frame.f_back
     return False
+
+
+def sample_rows_by(trainer: Any, make: Callable[[], Any]) -> None:
+    """Let a Trainer draw its training rows by another sampler; transformers asks for a subclass instead."""
+    trainer._get_train_sampler = lambda rows=None: make()

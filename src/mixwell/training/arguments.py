@@ -102,7 +102,6 @@ def training_arguments(
         "weight_decay": settings.weight_decay,
         "lr_scheduler_type": settings.scheduler,
         "seed": settings.seed,
-        "train_sampling_strategy": "group_by_length" if settings.group_by_length else "random",
         "report_to": settings.report_to,
         "eval_strategy": "epoch" if evaluate else "no",
         "save_strategy": "epoch",
@@ -117,8 +116,9 @@ def training_arguments(
         "dataloader_pin_memory": torch.cuda.is_available(),
         **settings.arguments,
     }
-    if processes() > 1 and not torch.accelerator.is_available():
-        values["use_cpu"] = True  # else each process would train alone, all of them as the first
+    if not torch.accelerator.is_available() and (processes() > 1 or values.get("bf16")):
+        # Else each process would train alone, all of them as the first, and bf16 would want a GPU.
+        values["use_cpu"] = True
     try:
         arguments = TrainingArguments(**values)
         _try_optimiser(arguments)

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from transformers import DataCollatorWithPadding, EarlyStoppingCallback, PrinterCallback, Trainer, set_seed
 
+from mixwell.core.compat import sample_rows_by
 from mixwell.core.mixer import Mixer
 from mixwell.methods.attach import attach
 from mixwell.metrics.measure import measure
@@ -24,8 +25,10 @@ from mixwell.training import callbacks, recipe
 from mixwell.training.arguments import best_metric, training_arguments
 from mixwell.training.averaging import WeightAverage
 from mixwell.training.checkpoints import load_weights, native_names, read_state, training_over
+from mixwell.training.length_batches import LengthBatches
 from mixwell.training.optimiser import frozen_words, head_optimiser
 from mixwell.training.pair_loss import pair_loss_beside
+from mixwell.training.precision import in_full_precision, own_forward_afterwards
 from mixwell.training.settings import TrainSettings
 from mixwell.training.trainer_errors import quiet_libraries, refusals
 from mixwell.utils.console import Reporter
@@ -178,6 +181,7 @@ class _Training:
             quiet_libraries(),
             frozen_words(model, settings.freeze_words),
             pair_loss_beside(model, mixer, settings.pair_loss) as loss,
+            own_forward_afterwards(model),
         ):
             in_memory = not self.keep_last and self.checkpoints is None
             keep = callbacks.best_in_memory(best_metric(settings.best_metric, self.task)) if in_memory else None
@@ -248,8 +252,12 @@ class _Training:
                 **({} if optimiser is None else {"optimizers": (optimiser, None)}),
             )
         trainer.remove_callback(PrinterCallback)
+        trainer.evaluate = in_full_precision(self.model, trainer.evaluate)
         if average is not None:
             trainer.evaluate = average.around(trainer.evaluate)
+        if settings.group_by_length:
+            lengths = [len(ids) for ids in self.train["input_ids"]]
+            sample_rows_by(trainer, lambda: LengthBatches(lengths, arguments.train_batch_size))
         if self.updates_per_batch > 1:
             loader = callbacks.Repeated(trainer.get_train_dataloader(), self.updates_per_batch)
             trainer.get_train_dataloader = lambda: loader

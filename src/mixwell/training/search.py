@@ -31,14 +31,21 @@ BEHIND = 1.0
 
 
 @dataclass
-class _Trial:
-    """A candidate on its way through the folds."""
+class Trial:
+    """A candidate on its way through the folds.
+
+    Attributes:
+        way: how it trains.
+        training: its folds.
+        given_up: why it trains no more; None while it does.
+    """
 
     way: Way
     training: FoldTraining
     given_up: str | None = None
 
     def held(self, folds: list[int] | None = None) -> HeldOut:
+        """What it says about the held-out rows of the folds so far, or of some of them."""
         return self.training.chosen(folds)[1]
 
 
@@ -73,10 +80,7 @@ def search(ready: Ready, base: Starts, place: Path | None, reporter: Reporter) -
     """
     budget = ready.settings.budget
     assert budget is not None and ready.folds is not None
-    trials = [
-        _Trial(each, FoldTraining(one, base, None if place is None else place / each.name.replace(" ", "-")))
-        for each, one in _usable(ready)
-    ]
+    trials = candidates(ready, base, place)
     count = int(ready.folds.max()) + 1
     planned = plan(budget, count, len(trials))
     trials = trials[: planned.tried]
@@ -106,8 +110,8 @@ def search(ready: Ready, base: Starts, place: Path | None, reporter: Reporter) -
     return Searched(chosen.training.ready.settings, fitted, held, summary, sentences)
 
 
-def _usable(ready: Ready) -> list[tuple[Way, Ready]]:
-    """The candidates that the model and the task allow, each with the run's settings changed to it."""
+def candidates(ready: Ready, base: Starts, place: Path | None) -> list[Trial]:
+    """The ways to train that the model and the task allow, each with the run's settings changed to it; see `search`."""
     made = []
     for each in WAYS:
         if each.label_smoothing and ready.task == REGRESSION:
@@ -121,7 +125,8 @@ def _usable(ready: Ready) -> list[tuple[Way, Ready]]:
             if each is PLAIN:
                 raise
             continue
-        made.append((each, one))
+        folder = None if place is None else place / each.name.replace(" ", "-")
+        made.append(Trial(each, FoldTraining(one, base, folder)))
     return made
 
 
@@ -136,7 +141,7 @@ def needed(alternatives: int) -> float:
     return NormalDist().inv_cdf(1 - RISK / max(1, alternatives))
 
 
-def give_up(going: list[_Trial], most: int, *, behind: bool) -> None:
+def give_up(going: list[Trial], most: int, *, behind: bool) -> None:
     """Give up candidates: all but the `most` best, and, if asked for, those clearly behind the best.
 
     Plain training goes on, unless one candidate alone can go on and that one is better beyond chance.
@@ -162,7 +167,7 @@ def give_up(going: list[_Trial], most: int, *, behind: bool) -> None:
             trial.given_up = "the budget has no room for it"
 
 
-def choose(trials: list[_Trial]) -> tuple[_Trial, str]:
+def choose(trials: list[Trial]) -> tuple[Trial, str]:
     """The candidate to keep, and why."""
     left = [each for each in trials if each.given_up is None]
     plain = next((each for each in left if each.way is PLAIN), None)
@@ -186,7 +191,7 @@ def choose(trials: list[_Trial]) -> tuple[_Trial, str]:
 
 
 def _summary(
-    trials: list[_Trial], chosen: _Trial, planned: BudgetPlan, budget: float, fitted: FitResult, settings: TrainSettings
+    trials: list[Trial], chosen: Trial, planned: BudgetPlan, budget: float, fitted: FitResult, settings: TrainSettings
 ) -> dict[str, Any]:
     """What metrics.json keeps of the search."""
     rows = []

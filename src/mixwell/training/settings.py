@@ -146,7 +146,10 @@ class TrainSettings:
     seed: int = setting(0, "Of head, order, dropout and mixing.", TRAINING)
     class_weights: str = setting("none", "none, or balanced by class frequency.", TRAINING)
     group_by_length: bool = setting(
-        False, "Batches of similar length: faster, but changes which rows meet.", TRAINING, "--group-by-length"
+        False,
+        "Batches of similar length: faster on texts of many lengths, but changes which rows meet.",
+        TRAINING,
+        "--group-by-length",
     )
     abstain: float = setting(
         0.95, "Share of right answers that the model folder's threshold is chosen for, on held-out rows.", RUN

@@ -1,0 +1,44 @@
+"""Batches of similar length: every row once, in batches that come in any order."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from hypothesis import given
+from hypothesis import strategies as some
+
+from mixwell.training.length_batches import NEAR, LengthBatches
+
+
+@given(some.lists(some.integers(1, 200), min_size=1, max_size=150), some.integers(1, 20), some.integers(0, 99))
+def test_every_row_once(lengths: list[int], batch_size: int, seed: int) -> None:
+    torch.manual_seed(seed)
+    batches = LengthBatches(lengths, batch_size)
+    order = list(batches)
+    assert sorted(order) == list(range(len(lengths))) and len(batches) == len(lengths)
+    torch.manual_seed(seed)
+    assert list(batches) == order
+
+
+def test_rows_of_a_batch_are_alike_and_batches_are_shuffled() -> None:
+    """Within a batch lengths spread by about a quarter of what they do at random; over an epoch there is no trend."""
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(5, 105, 640)
+    spreads, trends, firsts = [], [], set()
+    for seed in range(40):
+        torch.manual_seed(seed)
+        order = np.array(list(LengthBatches(lengths, 16)))
+        means = lengths[order].reshape(-1, 16)
+        spreads.append(np.ptp(means, axis=1).mean())
+        trends.append(np.corrcoef(np.arange(40), means.mean(axis=1))[0, 1])
+        firsts.add(int(order[0]))
+    assert np.mean(spreads) < 100 * 1.6 / NEAR
+    assert abs(np.mean(trends)) < 0.1
+    assert len(firsts) > 30
+
+
+def test_only_the_last_batch_is_short() -> None:
+    torch.manual_seed(0)
+    order = np.array(list(LengthBatches(np.arange(70), 16)))
+    whole = [order[at : at + 16] for at in range(0, 64, 16)]
+    assert all(np.ptp(batch) < 69 for batch in whole) and len(order[64:]) == 6
