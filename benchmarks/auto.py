@@ -6,7 +6,7 @@
 DATA is that of `rivals.py`. One line of the records is one draw of 300 rows: all ways to train are trained on the same
 three folds and then on all rows, with the epoch and the temperature that the folds chose, and tested on at most 1,000
 rows. What `auto` keeps with a budget of 4 and of 12 is found by the search itself, on the same folds. `--fast` trains
-in bfloat16 on batches of similar length, all ways alike.
+in bfloat16, all ways alike.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def one(job: dict[str, Any], data: Path, folder: Path) -> dict[str, Any]:
     torch.set_num_threads(1)
     train, test = draw(data, job["data"], str(job["rows"]), job["seed"])
     known = {row["label"] for row in train}
-    fast = {"arguments": {"bf16": True}, "group_by_length": True} if job["fast"] else {}
+    fast = {"arguments": {"bf16": True}} if job["fast"] else {}
     settings = TrainSettings(
         write_rows(folder / "train.jsonl", with_noise(train, job["noise"], job["seed"])),
         test=write_rows(folder / "test.jsonl", [row for row in test if row["label"] in known]),

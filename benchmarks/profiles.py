@@ -19,7 +19,11 @@ from typing import Any
 
 from rivals import call, claimed, draw, lines, two_commands, written
 
-OPTIONS = {"attentionmix": {"block": "auto", "head": "auto"}, "amplify": {"layers": "auto"}}
+OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
+    "attentionmix": ("attentionmix", {"block": "auto", "head": "auto"}),
+    "amplify": ("amplify", {"layers": "auto"}),
+    "amplify, consistent": ("amplify", {"layers": "auto", "consistent": True}),
+}
 
 
 def run(args: argparse.Namespace) -> None:
@@ -33,8 +37,8 @@ def run(args: argparse.Namespace) -> None:
     torch.set_num_threads(1)
     for seed in range(args.seeds):
         for name in args.sets.split(","):
-            for method, options in OPTIONS.items():
-                job = {"method": method, "data": name, "rows": args.rows, "seed": seed}
+            for label, (method, options) in OPTIONS.items():
+                job = {"method": label, "data": name, "rows": args.rows, "seed": seed}
                 if not claimed(Path(args.records), job):
                     continue
                 train, _ = draw(Path(args.data), name, str(args.rows), seed)

@@ -501,11 +501,12 @@ def profile_heads(theme: Theme) -> str:
 
 def profile_blocks(theme: Theme) -> str:
     """Dots for each data set: the probe loss of AMPLIFY in one block, and in the best blocks together."""
-    found = profiles("amplify")
+    found, other = profiles("amplify"), profiles("amplify, consistent")
     rows = max(len(places) for places in found.values())
     wide = 410
-    draw = Drawing(wide * len(found), 74 + 24 * rows + 44, "Held-out loss of probes on AMPLIFY's features", theme)
-    ends = [mean + sign * error for places in found.values() for _, mean, error in places for sign in (-1, 1)]
+    draw = Drawing(wide * len(found), 124 + 24 * rows, "Held-out loss of probes on AMPLIFY's features", theme)
+    several = [places for by in (found, other) for places in by.values()]
+    ends = [mean + sign * error for places in several for _, mean, error in places for sign in (-1, 1)]
     low, most = min(*ends, 0.0), max(*ends, 0.0)
     for column, (data, places) in enumerate(found.items()):
         x0 = wide * column + 140
@@ -516,17 +517,27 @@ def profile_blocks(theme: Theme) -> str:
         draw.text(x0 + (wide - 175) / 2, 20, TITLES[data], "ink", 14, weight=600)
         draw.line([(place(0), 36), (place(0), 44 + 24 * rows)], "ink", 1)
         best = min(places, key=lambda each: each[1])[0]
+        beside = {tuple(options["layers"]): (mean, error) for options, mean, error in other[data]}
         for at, (options, mean, error) in enumerate(places):
             y = 54 + 24 * at
             name = "blocks " if len(options["layers"]) > 1 else "block "
-            colour = "one" if options == best else "muted"
             draw.text(x0 - 10, y + 4, name + " ".join(map(str, options["layers"])), "ink", 12, "end")
-            draw.line([(place(mean - error), y), (place(mean + error), y)], colour, 2)
-            draw.dot(place(mean), y, 4.5 if options == best else 3.4, colour)
-        for value in (low, 0.0, most):
+            if (layers := tuple(options["layers"])) in beside and len(layers) > 1:
+                middle, spread = beside[layers]
+                draw.line([(place(middle - spread), y + 6), (place(middle + spread), y + 6)], "three", 2)
+                draw.dot(place(middle), y + 6, 3.4, "three")
+            draw.line([(place(mean - error), y), (place(mean + error), y)], "one", 2)
+            draw.dot(place(mean), y, 4.5 if options == best else 3.4, "one", "ink" if options == best else "")
+        for value in (0.0, most):
             draw.text(place(value), 62 + 24 * rows, f"{value:+.2f}" if value else "0", "muted", 11)
-    words = "loss of a probe on mixed features less that on plain ones, held-out rows, with standard errors"
-    draw.text(140, 88 + 24 * rows, words, "muted", 12, "start")
+    bottom = 88 + 24 * rows
+    words = (
+        "loss of a probe on mixed features less that on plain ones, held-out rows, with standard errors; framed: lowest"
+    )
+    draw.text(140, bottom, words, "muted", 12, "start")
+    for x, colour, name in ((140, "one", "AMPLIFY"), (230, "three", "consistent=True, several blocks")):
+        draw.dot(x + 4, bottom + 18, 3.4, colour)
+        draw.text(x + 14, bottom + 22, name, colour, 12.5, "start")
     return draw.svg()
 
 

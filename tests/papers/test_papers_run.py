@@ -33,6 +33,7 @@ NAMES = [
     "amplify-table1", "amplify-table2", "amplify-table3", "amplify-table4", "amplify-figure2", "amplify-figure3",
     "nlu-table2", "nlu-table3", "nlu-table4", "nlu-table5", "nlu-figure2", "batchmixup-table1", "batchmixup-figure1",
     "attentionmix-heads", "audit", "alpha-sensitivity",
+    "study-gate", "study-clean", "study-noise", "study-overtrain", "study-few", "study-imbalance",
 ]  # fmt: skip
 FAST = ("--scale", "smoke", "--workers", "0", "--threads", "1", "--quiet")
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from mixwell.compare.conditions import Conditions
+from mixwell.compare.spec import candidate
 from mixwell.papers import schema
 from mixwell.papers.schema import ARGUMENTS, MODELS, SAMPLE, SCALES, SETTINGS, DataSet, Scale, TableRow
 from mixwell.utils.errors import OptionError, nearest
@@ -52,7 +54,7 @@ class PlannedRun:
 
     Attributes:
         dataset: key of the data set (`Experiment.dataset(key)` has the rest).
-        size: label of the size; `fraction` and `max_train` are what it means for `TextData.sample`.
+        size: label of the size; `amount` is what it means for `TextData.sample`.
         beside: the published size this one stands next to, or None.
         row: label of the row; `method` and `options` are what it means.
         draws: updates per mini-batch, each with new draws.
@@ -62,12 +64,13 @@ class PlannedRun:
         settings: fields of `TrainSettings`, `arguments` among them.
         metrics: the data set's own metric first.
         test_rows: the most rows of test; None is all. `validation_rows` likewise.
+        recipe: whether the settings that are not there are those of `mixwell train`.
+        conditions: what is made harder.
     """
 
     dataset: str
     size: str
-    fraction: float | None
-    max_train: int | None
+    amount: schema.Size
     beside: str | None
     row: str
     method: str
@@ -80,6 +83,8 @@ class PlannedRun:
     metrics: tuple[str, ...]
     test_rows: int | None
     validation_rows: int | None
+    recipe: bool = False
+    conditions: Conditions = Conditions()
 
 
 @dataclass(frozen=True)
@@ -99,6 +104,8 @@ class Experiment:
     seeds: int = 0
     metrics: tuple[str, ...] = ()
     training: dict[str, Any] = field(default_factory=dict)
+    recipe: bool = False
+    conditions: dict[str, Any] = field(default_factory=dict)
     unstated: tuple[str, ...] = ()
     departs: tuple[str, ...] = ()
     curve: str | None = None
@@ -169,25 +176,21 @@ class Experiment:
         self, scale: Scale, data: DataSet, row: TableRow, size: str, source: str, depth: int | None
     ) -> PlannedRun:
         """The training of one row, data set and size with seed 0."""
-        from mixwell.methods import build
-
         assert self.model is not None
         options = row.options_at(depth, self.model.blocks)
         if row.method != "none":
             options = {**data.options, **options}
-        build(row.method, options)
+        candidate(row.method, options)  # raises for options that the method does not take
         training = {**self.training, **data.training, **scale.training}
         if training.get("best_metric") == "main":
             training["best_metric"] = data.metric
         settings: dict[str, Any] = {name: value for name, value in training.items() if name in SETTINGS}
         settings["arguments"] = {name: value for name, value in training.items() if name in ARGUMENTS}
         published = size in {number.size for number in self.published}
-        fraction, max_train = schema.parse_size(size)
         return PlannedRun(
             dataset=data.key,
             size=size,
-            fraction=fraction,
-            max_train=max_train,
+            amount=schema.parse_size(size),
             beside=scale.beside.get(size, size if published else None),
             row=row.label,
             method=row.method,
@@ -200,6 +203,8 @@ class Experiment:
             metrics=(data.metric, *(name for name in self.metrics if name != data.metric)),
             test_rows=scale.test_rows,
             validation_rows=scale.validation_rows,
+            recipe=self.recipe,
+            conditions=Conditions(**self.conditions),
         )
 
     def values(self, metric: str | None = None, *, of: str = "value") -> dict[tuple[str, str, str], float]:

@@ -11,8 +11,8 @@ from mixwell.papers.schema import METRICS, OURS
 
 # How many digits a metric has in tables, and its name there.
 _DIGITS = {"train_loss": 3, "time_ratio": 2, "seconds_saved": 0}
-_NAMES = {"mcc": "MCC", "nll": "test loss", "ece": "ECE", "macro_f1": "macro-F1", "train_loss": "train loss",
-          "nll_after": "test loss after T", "ece_after": "ECE after T",
+_NAMES = {"mcc": "MCC", "aurc": "AURC", "nll": "test loss", "ece": "ECE", "macro_f1": "macro-F1",
+          "train_loss": "train loss", "nll_after": "test loss after T", "ece_after": "ECE after T",
           "nll_last": "validation loss of the last epoch", "time_ratio": "time",
           "seconds_saved": "seconds saved"}  # fmt: skip
 

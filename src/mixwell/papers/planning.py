@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from mixwell._version import __version__
+from mixwell.compare.conditions import Conditions
 from mixwell.compare.grid import Grid
-from mixwell.compare.spec import CellSpec, DataSource, Sample, candidate
+from mixwell.compare.planning import exact_settings
+from mixwell.compare.spec import AUTO, REFERENCES, CellSpec, DataSource, Sample, candidate
 from mixwell.compare.weights import weights_fingerprint
 from mixwell.data import TextData
 from mixwell.papers import sources
@@ -214,7 +216,7 @@ def _add_dataset(
     """Add the trainings on one data set; all rows of a seed come before the next seed."""
     dataset = paper_plan.experiment.dataset(runs[0].dataset)
     cuts: dict[int, tuple[DataSource, TextData]] = {}
-    samples: dict[tuple[int, Sample], str] = {}
+    samples: dict[tuple[int, Sample], TextData] = {}
     model: _LoadedModel | None = None
     sizes = list(dict.fromkeys(run.size for run in runs))
     for run in sorted(runs, key=lambda run: (sizes.index(run.size), run.seed)):
@@ -230,15 +232,21 @@ def _add_dataset(
                     f"{dataset.title}: {' and '.join(leaks)} have their text in train too, before sampling."
                 )
         source, data = cuts[cut]
-        model = model or _LoadedModel(paper_plan, run.model, data, unfit)
-        sample = Sample(run.fraction, None, run.max_train)
+        model = model or _LoadedModel(paper_plan, run.model, data, unfit, recipe=run.recipe)
+        sample = Sample(**vars(run.amount))
         sample = sample if sample.whole else dataclasses.replace(sample, seed=run.seed)
         if (cut, sample) not in samples:
-            samples[cut, sample] = sample.of(data).fingerprint
+            samples[cut, sample] = _conditions(run).apply(sample.of(data))
         spec = model.spec(run, source, data, sample, samples[cut, sample])
         if spec is not None:
             paper_plan.runs.append(run)
             paper_plan.specs.append(spec)
+
+
+def _conditions(run: PlannedRun) -> Conditions:
+    """The conditions of a run; its seed draws rows, words and classes."""
+    own = run.conditions
+    return dataclasses.replace(own, seed=run.seed) if own.changes_train else own
 
 
 class _LoadedModel:
@@ -249,46 +257,62 @@ class _LoadedModel:
         name: of the model.
         data: the data set.
         unfit: label of method and options to why it does not fit the model, empty if it does; shared by data sets.
+        recipe: whether it is pooled as the encoder was trained, and not by the head of the architecture.
     """
 
-    def __init__(self, paper_plan: PaperPlan, name: str, data: TextData, unfit: dict[str, str]) -> None:
+    def __init__(
+        self, paper_plan: PaperPlan, name: str, data: TextData, unfit: dict[str, str], *, recipe: bool = False
+    ) -> None:
         self.paper_plan, self.unfit = paper_plan, unfit
         self.name = str(sources.tiny_folder(paper_plan.request.cache_dir)) if name == "tiny" else name
         if home(self.name).is_dir():
             self.name = str(home(self.name).resolve())
-        self.loaded = models.load(self.name, task=data.task, labels=data.labels)
+        self.pooling = "auto" if recipe else "model"
+        self.loaded = models.load(self.name, task=data.task, labels=data.labels, pooling=self.pooling)
         self.weights = weights_fingerprint(self.loaded.source, self.loaded.commit)
-        self.rate = recipe.learning_rate(self.loaded.parameters)
 
     def spec(
-        self, run: PlannedRun, source: DataSource, data: TextData, sample: Sample, sampled: str
+        self, run: PlannedRun, source: DataSource, data: TextData, sample: Sample, sampled: TextData
     ) -> CellSpec | None:
         """A run for the compare engine; None if its method does not go with the model, which is noted."""
         from mixwell.methods.attach import attach
+        from mixwell.methods.registry import without_auto
         from mixwell.papers.audit import faulty
 
         chosen = candidate(faulty(run.method, run.fault), run.options)
+        if chosen.label not in self.unfit and chosen.method in (*REFERENCES, AUTO):
+            self.unfit[chosen.label] = ""
         if chosen.label not in self.unfit:
             try:
-                attach(self.loaded.model, chosen.method, **chosen.options).detach()
+                attach(self.loaded.model, chosen.method, **without_auto(chosen.method, chosen.options)).detach()
                 self.unfit[chosen.label] = ""
             except MixwellError as error:
                 self.unfit[chosen.label] = str(error)
         if self.unfit[chosen.label]:
             self.paper_plan.leave_out(f"row {run.row!r}", self.unfit[chosen.label])
             return None
-        settings = Grid(settings={**BY_DEFAULT, **run.settings}).settings_list()[0]
-        settings["max_length"] = min(settings["max_length"], self.loaded.longest)
-        settings["learning_rate"] = settings["learning_rate"] or self.rate
+        settings = self._settings(run, sampled)
         if run.draws > 1:
             settings["updates_per_batch"] = run.draws
         if self.paper_plan.experiment.curve == "test_loss":
             settings["watch_test"] = True
         return CellSpec(
-            name=run.dataset, source=source, fingerprint=data.fingerprint, sampled=sampled, sample=sample,
+            name=run.dataset, source=source, fingerprint=data.fingerprint, sampled=sampled.fingerprint, sample=sample,
             max_test=None, task=data.task, model=self.name, weights=self.weights, trust_remote_code=False,
             method=chosen.method, options=chosen.options, label=run.row, settings=settings, seed=run.seed,
+            conditions=_conditions(run),
         )  # fmt: skip
+
+    def _settings(self, run: PlannedRun, sampled: TextData) -> dict[str, Any]:
+        """The settings of a run: the protocol's, and beside them the recipe's or those for papers."""
+        if run.recipe:
+            settings = Grid(settings=run.settings).settings_list()[0]
+            settings = exact_settings(settings, self.loaded, sampled, sampled.train.num_rows)
+            return {**settings, "patience": 0} if run.conditions.overtrain else settings
+        settings = Grid(settings={**BY_DEFAULT, **run.settings}).settings_list()[0]
+        settings["max_length"] = min(settings["max_length"], self.loaded.longest)
+        settings["learning_rate"] = settings["learning_rate"] or recipe.learning_rate(self.loaded.parameters)
+        return settings
 
 
 # --- what is not run -------------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from mixwell.compare.conditions import Conditions
 from mixwell.papers import schema
 from mixwell.papers.experiment import Experiment
 from mixwell.papers.schema import METRICS, SAMPLE, SCALES, SPLITS, TRAINING, DataSet, PublishedNumber, Scale, TableRow
@@ -22,7 +23,7 @@ from mixwell.utils.errors import DataError, OptionError, nearest
 
 tomllib: Any = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
 FOLDER = Path(__file__).parent
-_ORDER = ("amplify", "nlu", "batchmixup", "attentionmix")
+_ORDER = ("amplify", "nlu", "batchmixup", "attentionmix", "study")
 _PRINTED = re.compile(r"(-?\d+(?:\.\d+)?)(?: ± (\d+(?:\.\d+)?))?")
 
 
@@ -276,6 +277,11 @@ class _ProtocolFile:
         self.known(f"{where}.kind", [experiment.kind], ("table", "figure"), "kind")
         self.keys(f"{where}.training", experiment.training, TRAINING)
         self.check_sizes(where, experiment.sizes)
+        self.keys(f"{where}.conditions", experiment.conditions, [f.name for f in dataclasses.fields(Conditions)])
+        try:
+            Conditions(**experiment.conditions).check()
+        except OptionError as error:
+            raise self.fail(f"{where}.conditions", str(error)) from error
         for name in ("unstated", "departs"):
             self.known(f"{where}.{name}", getattr(experiment, name), experiment.training, "training key")
         self.known(f"{where}.metrics", experiment.metrics, METRICS, "metric")

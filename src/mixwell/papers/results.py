@@ -107,6 +107,11 @@ class MeasuredRun:
         return float(self.result["test"]["before"][metric])
 
     @property
+    def fine_tuned(self) -> bool:
+        """Whether it had updates; a probe has none, and no times and losses of epochs."""
+        return bool(self.result["steps"])
+
+    @property
     def seconds_per_step(self) -> float:
         """Mean time of an update."""
         return float(self.result["timing"]["seconds_per_step"])
@@ -192,7 +197,7 @@ def _measured_run(place: Mapping[str, Any], record: Record, curve: bool) -> Meas
     raw, history = record.outputs(), record.result["history"]
     result = {name: record.result[name] for name in _KEPT}
     result["test"] = {name: record.result["test"][name] for name in ("rows", "before", "after")}
-    result["last"] = history[-1]["validation"].get("nll")
+    result["last"] = history[-1]["validation"].get("nll") if history else None  # a probe has no epochs
     result["curve"] = [
         {"step": row["step"], "train_loss": row["train_loss"], "test_loss": row.get("test", {}).get("nll")}
         for row in history

@@ -19,11 +19,15 @@ The tables and keys (a star marks what must be there):
       model                 key of a model
       datasets              keys of data sets
       rows                  label* and either derived, or method* with options; blocks (1-based, of the paper's model;
-                            they become `layers` at the same relative depth), draws (updates per mini-batch, each
+                            they become `layers` at the same relative depth; a method may be probe, tfidf or auto
+                            too), draws (updates per mini-batch, each
                             with draws of its own), fault ("label_permutation": the labels get a second permutation),
                             ours (not in the paper), expand (option -> values: one row for each combination, the label
                             is a format string), notes
-      sizes                 "full", "25%" (a fraction of train) or "32" (so many rows)
+      sizes                 "full", "25%" (a fraction of train), "32" (so many rows) or "8 per class"
+      recipe                whatever `training` leaves open is that of `mixwell train` (pooling, head, epochs, rates); a
+                            paper's protocol has the head of the architecture and AMPLIFY's numbers there
+      conditions            label_noise, imbalance, typos, overtrain and so on, as in `mixwell compare`; the seed draws
       seeds                 how many
       metrics               measured besides each data set's own
       training              see `TRAINING`; best_metric "main" is the data set's own metric
@@ -61,12 +65,13 @@ SPLITS = ("train", "validation", "test")
 OURS = "Our question: "  # how claims begin that are no paper's
 FAULTS = ("label_permutation",)
 CURVES = ("train_loss", "test_loss")
-# Metrics -> whether higher is better. The first five are names of `mixwell.metrics.scores.METRICS`; `_after` is after
+# Metrics -> whether higher is better. The first six are names of `mixwell.metrics.scores.METRICS`; `_after` is after
 # the temperature, and `nll_last` the validation loss of the last epoch; no paper has them.
 METRICS = {
     "accuracy": True,
     "mcc": True,
     "macro_f1": True,
+    "aurc": False,
     "nll": False,
     "ece": False,
     "nll_after": False,
@@ -180,13 +185,26 @@ class TableRow:
         return {**self.options, "layers": sorted({-(-block * depth // published_depth) - 1 for block in self.blocks})}
 
 
-def parse_size(label: str) -> tuple[float | None, int | None]:
-    """How much of train "full", "25%" or "32" is: a fraction of it and a number of rows, None where all is used."""
-    if re.fullmatch(r"\d+(\.\d+)?%", label) and 0 < float(label[:-1]) <= 100:
-        return (float(label[:-1]) / 100 if float(label[:-1]) < 100 else None), None
-    if label != "full" and not re.fullmatch(r"[1-9]\d*", label):
-        raise ValueError(f"size {label!r} is not 'full', a percentage such as '25%' or a number of rows such as '32'")
-    return None, None if label == "full" else int(label)
+@dataclass(frozen=True)
+class Size:
+    """How much of train a label stands for: one of the three, or all of it."""
+
+    fraction: float | None = None
+    per_class: int | None = None
+    max_train: int | None = None
+
+
+def parse_size(label: str) -> Size:
+    """What "full", "25%", "32" or "8 per class" stands for."""
+    if label == "full" or label == "100%":
+        return Size()
+    if re.fullmatch(r"\d+(\.\d+)?%", label) and 0 < float(label[:-1]) < 100:
+        return Size(fraction=float(label[:-1]) / 100)
+    if match := re.fullmatch(r"([1-9]\d*)( per class)?", label):
+        return Size(per_class=int(match[1])) if match[2] else Size(max_train=int(match[1]))
+    raise ValueError(
+        f"size {label!r} is not 'full', a percentage such as '25%', a number of rows such as '32' or '8 per class'"
+    )
 
 
 @dataclass(frozen=True)

@@ -114,7 +114,7 @@ class _TableEntries:
 
     def metrics(self, place: Place) -> list[str]:
         """The metrics of a place: those of the protocol, then loss and time."""
-        runs = [run for seeds in self.groups[place].values() for run in seeds.values()]
+        runs = [run for seeds in self.groups[place].values() for run in seeds.values() if run.fine_tuned]
         names, after = runs[0].metrics, runs[0].result["test"].get("after")
         more = ["train_loss"] if self.experiment.curve == "train_loss" else []
         if any(number.metric == "seconds_saved" for number in self.experiment.published):
@@ -182,6 +182,8 @@ class _TableEntries:
         """A number for each seed: ratios are to plain training, seconds saved are those of AMPLIFY."""
         rows, value = self.groups[place], self.judge.value
         runs = rows.get(row, {})
+        if metric in (*TIMES, LAST):
+            runs = {seed: run for seed, run in runs.items() if run.fine_tuned}
         if metric == "time_ratio":
             base = rows.get(self.plain or "", {})
             return [run.minutes_per_epoch / base[seed].minutes_per_epoch for seed, run in runs.items() if seed in base]
