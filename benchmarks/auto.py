@@ -59,10 +59,11 @@ def one(job: dict[str, Any], data: Path, folder: Path) -> dict[str, Any]:
 
     torch.set_num_threads(1)
     train, test = draw(data, job["data"], str(job["rows"]), job["seed"])
-    known = {row["label"] for row in train}
+    train = with_noise(train, job["noise"], job["seed"])
+    known = {row["label"] for row in train}  # wrong labels may leave a class without rows
     fast = {"arguments": {"bf16": True}} if job["fast"] else {}
     settings = TrainSettings(
-        write_rows(folder / "train.jsonl", with_noise(train, job["noise"], job["seed"])),
+        write_rows(folder / "train.jsonl", train),
         test=write_rows(folder / "test.jsonl", [row for row in test if row["label"] in known]),
         output=str(folder / "run"), text="text", label="label", seed=job["seed"], max_length=64, budget=max(BUDGETS),
         cache_dir=str(folder / "cache"), **fast,

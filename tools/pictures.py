@@ -517,7 +517,7 @@ def profile_blocks(theme: Theme) -> str:
         draw.text(x0 + (wide - 175) / 2, 20, TITLES[data], "ink", 14, weight=600)
         draw.line([(place(0), 36), (place(0), 44 + 24 * rows)], "ink", 1)
         best = min(places, key=lambda each: each[1])[0]
-        beside = {tuple(options["layers"]): (mean, error) for options, mean, error in other[data]}
+        beside = {tuple(options["layers"]): (mean, error) for options, mean, error in other.get(data, [])}
         for at, (options, mean, error) in enumerate(places):
             y = 54 + 24 * at
             name = "blocks " if len(options["layers"]) > 1 else "block "

@@ -13,6 +13,7 @@ from test_heads import pooled_folder
 from test_training import rows, write_csv
 
 import mixwell
+import zoo
 from mixwell.compare.records import Records
 from mixwell.data import load, tokenise
 from mixwell.training import TrainSettings, mix_profile, models
@@ -70,7 +71,8 @@ def test_what_is_read_is_what_the_head_gets(ready: dict[str, Any]) -> None:
         again = reader.read(mixer, 0)
         other = reader.read(mixer, 1)
     assert (ready["folds"][partner] == ready["folds"]).all()
-    assert (partner != np.arange(len(partner))).mean() > 0.7
+    assert (partner[partner] == np.arange(len(partner))).all()
+    assert (partner != np.arange(len(partner))).mean() > 0.9
     met = partner != np.arange(len(partner))
     assert weight[met] == pytest.approx(mix_profile.LAM)
     expected = mix_profile.LAM * plain + (1 - mix_profile.LAM) * plain[partner]
@@ -88,7 +90,7 @@ def test_all_heads_are_tried(ready: dict[str, Any]) -> None:
     chosen, found = mix_profile.find_options(
         **ready, method="attentionmix", options=options, task="single_label", say=said.append
     )
-    assert found is not None and len(found.places) == len(said) == blocks * (heads + 1)
+    assert found is not None and len(found.places) == len(said) - 1 == blocks * (heads + 1)
     assert {place.options["head"] for place in found.places} == {None, *range(heads)}
     best = min(found.places, key=lambda place: place.loss)
     assert chosen == {**options, **best.options} and found.chosen == best.options
@@ -153,6 +155,72 @@ def test_a_comparison_takes_what_was_found(encoder: Path, films: Path, tmp_path:
     assert done.folder.is_dir()
 
 
+def test_when_and_whom_to_mix_is_for_training(ready: dict[str, Any]) -> None:
+    """Options such as `prob` change no place; without that most batches would not be mixed here."""
+    options = {"block": 0, "head": "auto", "prob": 0.5, "schedule": "late", "pairing": "label"}
+    chosen, found = mix_profile.find_options(**ready, method="attentionmix", options=options, task="single_label")
+    plainly, other = mix_profile.find_options(
+        **ready, method="attentionmix", options={"block": 0, "head": "auto"}, task="single_label"
+    )
+    assert found is not None and other is not None
+    assert [place.loss for place in found.places] == [place.loss for place in other.places]
+    assert len({place.loss for place in found.places}) > 1
+    assert chosen == {**options, "head": plainly["head"]}
+
+
+def test_a_decoder(ready: dict[str, Any]) -> None:
+    """Its head scores every token; the features are those of the last real one."""
+    model = zoo.tiny("gpt2", num_labels=2).eval()
+    model.config.pad_token_id = ready["tokenizer"].pad_token_id
+    rows = ready["rows"].remove_columns([name for name in ready["rows"].column_names if name == "token_type_ids"])
+    rows = rows.map(lambda row: {"input_ids": [id % model.config.vocab_size for id in row["input_ids"]]})
+    reader = mix_profile.MixedFeatures(model, ready["tokenizer"], rows, ready["folds"])
+    with mixwell.attach(model, "none") as mixer:
+        x, _, _ = reader.read(mixer, 0)
+    head = reader.head.weight.detach().double().numpy()
+    alone = torch.tensor([rows[0]["input_ids"]])
+    with torch.no_grad():
+        expected = model(input_ids=alone, attention_mask=torch.ones_like(alone)).logits[0]
+    np.testing.assert_allclose(head @ x[0], expected.double().numpy(), atol=1e-4)
+    chosen, _ = mix_profile.find_options(
+        **{**ready, "model": model, "rows": rows}, method="amplify", options={"layers": "auto"}, task="single_label"
+    )
+    assert isinstance(chosen["layers"], list)
+
+
+def test_rows_of_a_class_alone_decide_nothing(ready: dict[str, Any]) -> None:
+    y = ready["y"].copy()
+    assert y.max() == 1
+    folds = ready["folds"].copy()
+    y[folds == 0] = np.where(y[folds == 0] == 1, 1, 0)
+    lonely = int(np.flatnonzero(folds == 0)[0])
+    kept = np.delete(np.arange(len(y)), lonely)
+    alone = mix_profile._Search(
+        ready["model"], ready["tokenizer"], ready["rows"], y, folds, "amplify", {"layers": [0]}, lambda text: None
+    )
+    assert alone.known.all() and len(alone.plain) == len(y)
+    ready["model"].config.num_labels, before = 3, ready["model"].config.num_labels
+    try:
+        y[lonely] = 2
+        search = mix_profile._Search(
+            ready["model"], ready["tokenizer"], ready["rows"], y, folds, "amplify", {"layers": [0]}, lambda text: None
+        )
+        assert search.known.sum() == len(kept) and not search.known[lonely]
+        assert len(search.plain) == len(kept)
+    finally:
+        ready["model"].config.num_labels = before
+
+
+def test_a_comparison_refuses_before_training(encoder: Path, tmp_path: Path) -> None:
+    source = tmp_path / "values.csv"
+    source.write_text("text,label\n" + "\n".join(f"good film {at},{at / 7:.3f}" for at in range(40)), encoding="utf-8")
+    with pytest.raises(OptionError, match="layers=auto needs data with one class per row, and the task is regression"):
+        mixwell.compare(
+            str(source), methods=["amplify:layers=auto"], seeds=1, model=str(encoder), task="regression",
+            output=str(tmp_path / "out"), workers=0,
+        )  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("call", "says"),
     [
@@ -162,7 +230,7 @@ def test_a_comparison_takes_what_was_found(encoder: Path, films: Path, tmp_path:
             lambda ready: mix_profile.find_options(
                 **ready, method="amplify", options={"layers": "auto"}, task="multi_label"
             ),
-            "layers=auto needs data with one class per row",
+            "method amplify: layers=auto needs data with one class per row, and the task is multi_label",
         ),
         (
             lambda ready: mix_profile.find_options(

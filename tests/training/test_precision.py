@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -38,8 +39,25 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, dict[str, An
             loaded.model, loaded.tokenizer, table.select(range(40)), table.select(range(40, 60)), settings,
             keep_last=True, epoch_logits=seen,
         )  # fmt: skip
+        first = {name: value.clone() for name, value in loaded.model.state_dict().items()}
+        again: set[Any] = set()
+        second = loaded.model.classifier.register_forward_hook(
+            lambda module, inputs, output, again=again: again.add((module.training, output.dtype))
+        )
+        chosen: list[Any] = []
+        fit(
+            loaded.model, loaded.tokenizer, table.select(range(40)), table.select(range(40, 60)),
+            dataclasses.replace(settings, epochs=1),
+            before_choice=lambda model, chosen=chosen, rows=table, read=loaded: chosen.append(
+                logits(model, read.tokenizer, rows.select(range(40, 60)), batch_size=64)
+            ),
+        )  # fmt: skip
+        second.remove()
+        then = logits(loaded.model, loaded.tokenizer, table.select(range(40, 60)), batch_size=64)
+        loaded.model.load_state_dict(first)
         handle.remove()
         made[low] = {
+            "again": again, "chosen": chosen[0], "then": then,
             "dtypes": dtypes, "seen": seen, "model": loaded.model,
             "now": logits(loaded.model, loaded.tokenizer, table.select(range(40, 60)), batch_size=64),
         }  # fmt: skip
@@ -49,6 +67,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, dict[str, An
 def test_low_precision_is_for_training_only(trained: dict[bool, dict[str, Any]]) -> None:
     assert trained[False]["dtypes"] == {(True, torch.float32), (False, torch.float32)}
     assert trained[True]["dtypes"] == {(True, torch.bfloat16), (False, torch.float32)}
+    for one in trained.values():  # a model that is trained again, as folds do
+        assert one["again"] == one["dtypes"]
     apart = np.abs(trained[True]["seen"][-1] - trained[False]["seen"][-1]).max()
     assert 0 < apart < 0.1
 
@@ -56,5 +76,6 @@ def test_low_precision_is_for_training_only(trained: dict[bool, dict[str, Any]])
 def test_what_was_evaluated_is_what_is_kept(trained: dict[bool, dict[str, Any]]) -> None:
     for one in trained.values():
         np.testing.assert_allclose(one["seen"][-1], one["now"], atol=1e-6)
-        assert not {"forward", "_original_forward"} & set(vars(one["model"]))
+        np.testing.assert_allclose(one["chosen"], one["then"], atol=1e-6)
+        assert not {"forward", "_original_forward", "_is_accelerate_prepared"} & set(vars(one["model"]))
         assert all(weight.dtype == torch.float32 for weight in one["model"].parameters())

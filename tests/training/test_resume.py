@@ -255,8 +255,9 @@ def test_random_kills_with_folds(processes: Any, undisturbed: Any, folded: Path,
 
 
 def test_a_search_is_killed_and_goes_on(processes: Any, undisturbed: Any, tmp_path: Path) -> None:
-    """What was tried before the kill is not tried again, and the same is kept."""
+    """What was tried before the kill is not tried again, and the same is kept; in low precision too."""
     options = {**FOLDED, "method": "auto", "method_options": {}, "label_smoothing": 0.0, "budget": 4.0}
+    options["arguments"] = {"bf16": True}
     assert finish(processes, "train", disturbed(undisturbed, tmp_path / "whole", **options)) == 0
     wanted = disturbed(undisturbed, tmp_path / "run", **options)
     assert finish(processes, "train", wanted, "fold 3") == -signal.SIGKILL

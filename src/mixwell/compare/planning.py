@@ -15,7 +15,7 @@ from mixwell.compare.grid import Grid
 from mixwell.compare.spec import AUTO, REFERENCES, Candidate, CellSpec, Sample
 from mixwell.compare.weights import weights_fingerprint
 from mixwell.methods.attach import attach
-from mixwell.methods.registry import without_auto
+from mixwell.methods.registry import check_searchable, without_auto
 from mixwell.training import models, quiet_libraries, recipe
 from mixwell.training.arguments import training_arguments
 from mixwell.training.heads import is_pooled
@@ -199,6 +199,7 @@ def _try_model(
     for method in methods:
         if method.method in (*REFERENCES, AUTO):
             continue
+        check_searchable(method.method, method.options, data.task)
         try:
             attach(loaded.model, method.method, **without_auto(method.method, method.options)).detach()
         except MixwellError as error:

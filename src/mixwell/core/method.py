@@ -33,13 +33,17 @@ def option(default: Any, help: str) -> Any:
     return field(default=default, metadata={"help": help})
 
 
+def is_auto(value: object) -> bool:
+    """Whether an option is left to be found on training rows."""
+    return isinstance(value, str) and value == "auto"
+
+
 T = TypeVar("T", bound="Method")
 # Options that came after the first records, and their defaults.
 _LATER: dict[str, Any] = {"prob": 1.0, "problem": None, "strength": None, "schedule": None, "after": None}
 # When to mix, in words: `start` and `stop`. Late: Mixup-Transformer (Sun et al., COLING 2020) mixes in the second half.
 # Early: mixing to the end can hurt (Liu et al., Over-training with Mixup, ICLR 2023); the share is ours.
 SCHEDULES = {"late": {"start": 0.5, "stop": 1.0}, "early": {"start": 0.0, "stop": 0.75}}
-AUTO = "auto"
 MOST = 100_000  # of whole numbers such as `samples`: a step would take minutes, or all memory
 
 
@@ -130,9 +134,9 @@ class Method:
     def _check_types(self) -> None:
         """Check numbers and switches against the type of their default."""
         for name in self.searchable:
-            if getattr(self, name) == AUTO:
+            if is_auto(getattr(self, name)):
                 raise OptionError(
-                    f"{name}={AUTO!r} is found on training rows by mixwell train and mixwell compare; here give a value"
+                    f"{name}='auto' is found on training rows by mixwell train and mixwell compare; here give a value"
                 )
         for field_ in dataclasses.fields(self):
             value, kind = getattr(self, field_.name), type(field_.default)

@@ -13,7 +13,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, TypeVar
 
-from mixwell.core.method import AUTO, Method
+from mixwell.core.method import Method, is_auto
 from mixwell.utils.errors import MixwellError, OptionError, nearest
 
 REGISTRY: dict[str, type[Method]] = {}
@@ -74,7 +74,17 @@ def method_class(name: str) -> type[Method]:
 
 def to_find(name: str, options: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the options of a method that are left to be found on training rows."""
-    return tuple(option for option in method_class(name).searchable if options.get(option) == AUTO)
+    return tuple(option for option in method_class(name).searchable if is_auto(options.get(option)))
+
+
+def check_searchable(name: str, options: Mapping[str, Any], task: str) -> None:
+    """Raise `OptionError` where options cannot be found because the rows have no single classes."""
+    left = to_find(name, options)
+    if left and task != "single_label":
+        raise OptionError(
+            f"method {name}: {left[0]}=auto needs data with one class per row, and the task is {task}; give "
+            f"{left[0]} a value, or leave it out"
+        )
 
 
 def without_auto(name: str, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from mixwell.training.checkpoints import load_weights, native_names, read_state,
 from mixwell.training.length_batches import LengthBatches
 from mixwell.training.optimiser import frozen_words, head_optimiser
 from mixwell.training.pair_loss import pair_loss_beside
-from mixwell.training.precision import in_full_precision, own_forward_afterwards
+from mixwell.training.precision import in_full_precision, own_forward, own_forward_afterwards
 from mixwell.training.settings import TrainSettings
 from mixwell.training.trainer_errors import quiet_libraries, refusals
 from mixwell.utils.console import Reporter
@@ -208,7 +208,8 @@ class _Training:
             if average is not None:
                 average.into_model()
             if self.before_choice is not None:
-                self.before_choice(model)
+                with own_forward(model):
+                    self.before_choice(model)
             if keep is not None:
                 model.load_state_dict(keep.weights)
                 state["best_global_step"] = keep.step

@@ -20,7 +20,7 @@ from sklearn.linear_model import LogisticRegression
 from mixwell.core.layout import find_points
 from mixwell.core.mixer import Mixer
 from mixwell.methods.attach import attach
-from mixwell.methods.registry import to_find, without_auto
+from mixwell.methods.registry import check_searchable, to_find, without_auto
 from mixwell.metrics.tasks import SINGLE
 from mixwell.training.held_out import HeldOut, standard_error
 from mixwell.training.probe import fit_probe, fit_single, one_thread
@@ -33,6 +33,10 @@ PASSES = 2
 LAM = 0.75
 # No model has more blocks or heads.
 MOST = 1000
+# More rows would make it dear, and hardly another choice.
+MOST_ROWS = 600
+# Options that say when to mix and whom; here every row is mixed, with a partner that is drawn here.
+IN_TRAINING = ("prob", "start", "stop", "schedule", "total_steps", "pairing")
 
 Floats = NDArray[np.float64]
 Say = Callable[[str], None]
@@ -77,7 +81,7 @@ class Profile:
         return (
             f"{self.method}: auto takes {_words(self.chosen)}, where a probe on mixed features has the lowest held-out "
             f"loss of {len(self.places)} places: {best.loss:.3f}, {best.difference:+.3f} against plain features "
-            f"(standard error {best.error:.3f})"
+            f"(standard error {best.error:.3f}; the lowest of many is flattered)"
         )
 
 
@@ -104,10 +108,12 @@ def find_options(
     names = to_find(method, options)
     if not names:
         return dict(options), None
-    if task != SINGLE:
-        raise OptionError(f"option {names[0]}=auto needs data with one class per row; give a number")
-    given = without_auto(method, options)
-    search = _Search(model, tokenizer, rows, np.asarray(y), np.asarray(folds), method, given, say)
+    check_searchable(method, options, task)
+    given = {name: value for name, value in without_auto(method, options).items() if name not in IN_TRAINING}
+    chosen = np.sort(np.random.default_rng(20_261_118).permutation(len(rows))[:MOST_ROWS])
+    say(f"{method}: looking for {' and '.join(names)} with probes on {len(chosen)} training rows")
+    y, folds = np.asarray(y)[chosen], np.asarray(folds)[chosen]
+    search = _Search(model, tokenizer, rows.select(chosen), y, folds, method, given, say)
     found = search.layers() if names == ("layers",) else search.every(names)
     return {**options, **found.chosen}, found
 
@@ -127,6 +133,7 @@ class _Search:
         plain = fit_probe(self.unmixed, y, SINGLE, self.classes, folds)
         assert plain.held_out is not None
         self.strength = plain.strength
+        self.known = HeldOut("out_of_fold", plain.held_out, y, SINGLE, folds).known()
         self.plain = self._losses(plain.held_out)
 
     def every(self, names: Sequence[str]) -> Profile:
@@ -176,7 +183,8 @@ class _Search:
         return Place(dict(values), float(losses.mean()), float(gap.mean()), standard_error(gap))
 
     def _losses(self, logits: Floats) -> Floats:
-        return np.asarray(HeldOut("out_of_fold", logits, self.y, SINGLE, self.folds).scaled_losses())
+        """Of the rows whose class other folds have; the others say nothing about a place."""
+        return np.asarray(HeldOut("out_of_fold", logits, self.y, SINGLE, self.folds).scaled_losses())[self.known]
 
 
 class MixedFeatures:
@@ -196,7 +204,8 @@ class MixedFeatures:
         self.collate = DataCollatorWithPadding(tokenizer)
         columns = {name: values for name, values in rows[:].items() if name != "labels"}
         self.encoded = [dict(zip(columns, row)) for row in zip(*columns.values())]
-        self.head = find_points(model).get("sentence")[0].module
+        point = find_points(model).get("sentence")[0]
+        self.head, self.scores_tokens = point.module, point.how == "last"
         self.device = next(model.parameters()).device
 
     def read(self, mixer: Mixer, number: int) -> tuple[Floats, NDArray[np.int64], Floats]:
@@ -209,33 +218,45 @@ class MixedFeatures:
         Returns:
             Features (N, H), the partners (N,) by their numbers, and how much of each row's label is its own (N,).
         """
-        count = len(self.encoded)
+        count, rng = len(self.encoded), np.random.default_rng([number, 20_261_118])
         partner, weight = np.arange(count), np.ones(count)
         features: list[Any] = [None] * count
         seen: list[Any] = []
         was_training = self.model.training
         handle = self.head.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))
-        pinned: dict[str, Any] = {"lam": LAM} if mixer.method.mixes and mixer.method.has_lam else {}
+        mixes = mixer.method.mixes
         try:
             self.model.eval()
-            with torch.random.fork_rng(devices=[]), torch.no_grad(), mixer.pin(in_eval=True, **pinned):
-                torch.manual_seed(number)
-                for batch in self._batches(number):
+            with torch.random.fork_rng(devices=[]), torch.no_grad():
+                for batch in self._batches(rng):
+                    pairs = mutual_pairs(len(batch), rng)
+                    pinned: dict[str, Any] = {"permutation": torch.as_tensor(pairs), "in_eval": True} if mixes else {}
+                    if mixes and mixer.method.has_lam:
+                        pinned["lam"] = LAM
                     seen.clear()
-                    self.model(**self.collate([self.encoded[row] for row in batch]).to(self.device))
-                    for row, vector in zip(batch, seen[-1].double().cpu().numpy()):
+                    padded = self.collate([self.encoded[row] for row in batch]).to(self.device)
+                    with mixer.pin(**pinned):
+                        self.model(**padded)
+                    for row, vector in zip(batch, self._of_rows(seen[-1], padded).double().cpu().numpy()):
                         features[row] = vector
-                    if (plan := mixer.last) is not None and len(plan.permutation) == len(batch) > 1:
-                        partner[batch] = batch[plan.permutation.cpu().numpy()]
-                        weight[batch] = plan.label_weight.double().cpu().numpy()
+                    if mixes and mixer.last is not None and len(batch) > 1:
+                        partner[batch] = batch[pairs]
+                        weight[batch] = mixer.last.label_weight.double().cpu().numpy()
         finally:
             handle.remove()
             self.model.train(was_training)
-        return np.stack(features), partner, weight
+        return np.stack(features), partner, np.where(partner == np.arange(count), 1.0, weight)
 
-    def _batches(self, number: int) -> Iterator[NDArray[np.int64]]:
+    def _of_rows(self, x: Any, batch: Any) -> Any:
+        """One vector per row (B, H); a decoder's head gets all tokens (B, T, H), and the last one's logits count."""
+        if not self.scores_tokens:
+            return x
+        places = torch.arange(x.shape[1], device=x.device)
+        last = (batch["attention_mask"] * places).argmax(dim=1)
+        return x[torch.arange(len(x), device=x.device), last]
+
+    def _batches(self, rng: np.random.Generator) -> Iterator[NDArray[np.int64]]:
         """The rows of each batch, of one fold and of similar length, so that padding costs little."""
-        rng = np.random.default_rng([number, 20_261_118])
         length = np.array([len(row["input_ids"]) for row in self.encoded])
         for fold in np.unique(self.folds):
             rows = rng.permutation(np.flatnonzero(self.folds == fold))
@@ -243,6 +264,14 @@ class MixedFeatures:
                 near = rows[start : start + 4 * BATCH]
                 near = near[np.argsort(length[near], kind="stable")]
                 yield from (near[at : at + BATCH] for at in range(0, len(near), BATCH))
+
+
+def mutual_pairs(count: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """(B,) a partner for each row, each other's; an odd row left over keeps to itself."""
+    order, partner = rng.permutation(count), np.arange(count)
+    half = count // 2
+    partner[order[:half]], partner[order[half : 2 * half]] = order[half : 2 * half], order[:half]
+    return partner
 
 
 @one_thread

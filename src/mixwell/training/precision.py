@@ -11,7 +11,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-_WRAPPED = ("forward", "_original_forward")  # what accelerate writes into a model
+# What accelerate writes into a model, and the mark without which it would do so again in the next training.
+_WRAPPED = ("forward", "_original_forward")
+_PREPARED = "_is_accelerate_prepared"
 
 
 @contextmanager
@@ -27,11 +29,12 @@ def own_forward(model: Any) -> Iterator[None]:
 @contextmanager
 def own_forward_afterwards(model: Any) -> Iterator[None]:
     """Take off what a training puts around a model's forward, when it is over."""
-    before = {name: model.__dict__[name] for name in _WRAPPED if name in model.__dict__}
+    written = (*_WRAPPED, _PREPARED)
+    before = {name: model.__dict__[name] for name in written if name in model.__dict__}
     try:
         yield
     finally:
-        for name in _WRAPPED:
+        for name in written:
             model.__dict__.pop(name, None)
         model.__dict__.update(before)
 

@@ -12,7 +12,7 @@ import numpy as np
 from mixwell import data as texts
 from mixwell.data.splits import strata
 from mixwell.methods.attach import attach
-from mixwell.methods.registry import to_find
+from mixwell.methods.registry import check_searchable, to_find
 from mixwell.metrics.tasks import SINGLE
 from mixwell.training import advice, budget, heads, mix_profile, models, recipe
 from mixwell.training.arguments import training_arguments
@@ -75,6 +75,7 @@ def prepare(settings: TrainSettings, folder: RunFolder, reporter: Reporter, reco
     found = settings.load_data(lambda done: reporter.rows("reading", done))
     if record is not None:
         _check_same(settings, folder, record, found)
+    check_searchable(settings.mixing, settings.method_options, found.task)
     loaded = models.load(
         settings.model, task=found.task, labels=found.labels, seed=settings.seed, pooling=_pooling(settings),
         trust_remote_code=settings.trust_remote_code,
