@@ -17,7 +17,6 @@ from mixwell.compare.records import CellResult
 from mixwell.compare.spec import AUTO, REFERENCES, CellSpec, chosen_test_rows
 from mixwell.compare.weights import weights_fingerprint
 from mixwell.data import texts_of, tokenise
-from mixwell.methods.registry import to_find
 from mixwell.metrics.measure import measure
 from mixwell.metrics.scores import sigmoid, softmax
 from mixwell.metrics.selective import auroc, false_accept_rate
@@ -25,11 +24,9 @@ from mixwell.metrics.tasks import MULTI, REGRESSION
 from mixwell.training import models, quiet_libraries
 from mixwell.training.evaluate import temperature_of
 from mixwell.training.fitting import FitResult, fit
-from mixwell.training.folds import fold_of_rows
-from mixwell.training.mix_profile import find_options
+from mixwell.training.mix_profile import with_found_options
 from mixwell.training.predict import logits
 from mixwell.training.probe import put_into
-from mixwell.training.recipe import FOLDS
 from mixwell.utils.environment import versions
 from mixwell.utils.errors import DataError, RunError
 
@@ -228,7 +225,8 @@ def run_cell(spec: CellSpec, cache: Cache) -> CellResult:
         else:
             if spec.method == AUTO:
                 settings, searched = choose_way(spec.options["budget"], settings, data, loaded, rows)
-            settings = _with_found_options(settings, data, loaded, rows["train"])
+            keys = data.row_keys("train").folded
+            settings, _ = with_found_options(settings, loaded, rows["train"], keys, data.task)
             fitted, of_last = _train(spec, cache, settings, loaded, rows)
             # After training to the end the last epoch is the model, and the chosen one is tested beside it.
             splits = _HELD_OUT if of_last else held_out
@@ -258,17 +256,6 @@ def run_cell(spec: CellSpec, cache: Cache) -> CellResult:
         "versions": versions(),
     }
     return CellResult(result, outputs)
-
-
-def _with_found_options(settings: Any, data: TextData, loaded: LoadedModel, rows: Any) -> Any:
-    """The settings with values for options of the method that are left to be found on the training rows."""
-    if not to_find(settings.mixing, settings.method_options):
-        return settings
-    folds = fold_of_rows(_labels(rows), data.row_keys("train").folded, data.task, 0, FOLDS)
-    options, _ = find_options(
-        loaded.model, loaded.tokenizer, rows, _labels(rows), folds, settings.mixing, settings.method_options, data.task
-    )
-    return dataclasses.replace(settings, method_options=options)
 
 
 def _logits_of(model: Any, tokenizer: Any, rows: dict[str, Any], splits: Iterable[str], size: int) -> dict[str, Any]:

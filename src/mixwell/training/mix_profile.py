@@ -8,9 +8,10 @@ that nothing of a held-out text is in the features of others. A place costs a fe
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -22,9 +23,15 @@ from mixwell.core.mixer import Mixer
 from mixwell.methods.attach import attach
 from mixwell.methods.registry import check_searchable, to_find, without_auto
 from mixwell.metrics.tasks import SINGLE
+from mixwell.training.folds import fold_of_rows
 from mixwell.training.held_out import HeldOut, standard_error
 from mixwell.training.probe import fit_probe, fit_single, one_thread
+from mixwell.training.recipe import FOLDS
 from mixwell.utils.errors import OptionError
+
+if TYPE_CHECKING:
+    from mixwell.training.models import LoadedModel
+    from mixwell.training.settings import TrainSettings
 
 BATCH = 16
 # How often each row is mixed, every time with another partner.
@@ -116,6 +123,32 @@ def find_options(
     search = _Search(model, tokenizer, rows.select(chosen), y, folds, method, given, say)
     found = search.layers() if names == ("layers",) else search.every(names)
     return {**options, **found.chosen}, found
+
+
+def with_found_options(
+    settings: TrainSettings, loaded: LoadedModel, rows: Any, keys: Any, task: str, folds: Any = None,
+    say: Say = lambda text: None,
+) -> tuple[TrainSettings, Profile | None]:  # fmt: skip
+    """The settings of a training, with values for options of its method that are left to be found.
+
+    Args:
+        settings: of the training.
+        loaded: the model with its first weights.
+        rows: tokenised training rows.
+        keys: (N,) of their texts, to keep equal ones in one fold.
+        task: of the data.
+        folds: (N,) the fold of each row; None to cut some.
+        say: is told of the progress.
+    """
+    if not to_find(settings.mixing, settings.method_options):
+        return settings, None
+    y = np.asarray(rows.with_format("numpy")["labels"])
+    if folds is None:
+        folds = fold_of_rows(y, keys, task, settings.split_seed, FOLDS)
+    options, profile = find_options(
+        loaded.model, loaded.tokenizer, rows, y, folds, settings.mixing, settings.method_options, task, say
+    )
+    return dataclasses.replace(settings, method_options=options), profile
 
 
 class _Search:

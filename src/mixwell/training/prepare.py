@@ -12,12 +12,13 @@ import numpy as np
 from mixwell import data as texts
 from mixwell.data.splits import strata
 from mixwell.methods.attach import attach
-from mixwell.methods.registry import check_searchable, to_find
+from mixwell.methods.registry import check_searchable
 from mixwell.metrics.tasks import SINGLE
-from mixwell.training import advice, budget, heads, mix_profile, models, recipe
+from mixwell.training import advice, budget, heads, models, recipe
 from mixwell.training.arguments import training_arguments
 from mixwell.training.fitting import method_options
-from mixwell.training.folds import assign_folds, fold_of_rows
+from mixwell.training.folds import assign_folds
+from mixwell.training.mix_profile import with_found_options
 from mixwell.training.models import resolve
 from mixwell.training.run_folder import RunFolder
 from mixwell.training.settings import FROZEN, TrainSettings
@@ -99,7 +100,9 @@ def prepare(settings: TrainSettings, folder: RunFolder, reporter: Reporter, reco
     auto = settings.method == "auto" or bool((record or {}).get("auto"))
     if settings.method == "auto" and found.train.num_rows < recipe.FEW_ROWS and not settings.asks_for_fine_tuning:
         settings = _for_few_rows(settings, found, loaded, notes)
-    settings = _with_found_options(settings, found, loaded, rows["train"], folds, notes, reporter)
+    keys = found.row_keys("train").folded
+    settings, profile = with_found_options(settings, loaded, rows["train"], keys, found.task, folds, reporter.say)
+    notes += [profile.sentence()] if profile is not None else []
     chosen = recipe.recipe(
         found.train.num_rows,
         loaded.parameters,
@@ -136,25 +139,6 @@ def _for_few_rows(settings: TrainSettings, data: TextData, loaded: LoadedModel, 
         method, why = mixing, "keeps a head on few rows from being too sure"
     notes.append(f"fewer than {recipe.FEW_ROWS} training rows: method auto takes {method}, which {why}")
     return dataclasses.replace(settings, method=method)
-
-
-def _with_found_options(
-    settings: TrainSettings, data: TextData, loaded: LoadedModel, rows: Any, folds: Any, notes: list[str],
-    reporter: Reporter,
-) -> TrainSettings:  # fmt: skip
-    """The settings with values for options of the method that are left to be found."""
-    if not to_find(settings.mixing, settings.method_options):
-        return settings
-    y = np.asarray(rows.with_format("numpy")["labels"])
-    if folds is None:
-        folds = fold_of_rows(y, data.row_keys("train").folded, data.task, settings.split_seed, recipe.FOLDS)
-    method, options = settings.mixing, settings.method_options
-    options, profile = mix_profile.find_options(
-        loaded.model, loaded.tokenizer, rows, y, folds, method, options, data.task, reporter.say
-    )
-    assert profile is not None
-    notes.append(profile.sentence())
-    return dataclasses.replace(settings, method_options=options)
 
 
 def uses_plain_loss(settings: TrainSettings) -> bool:
